@@ -1,0 +1,69 @@
+// Which files of a directory are the checkpoint, and which are ignored and why.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace forestage {
+
+enum class CheckpointLayout {
+  // Files without "consolidated" in the name; the other layout when there are none.
+  kSharded,
+  // Files with "consolidated" in the name; the other layout when there are none.
+  kConsolidated,
+};
+
+struct SelectionOptions {
+  // Only when a directory without an index holds both layouts.
+  CheckpointLayout preferred_layout = CheckpointLayout::kSharded;
+};
+
+struct SelectedShard {
+  // File name in the directory, as listed (siblings resolve from the named directory).
+  std::string name;
+  // directory + "/" + name; may be a symbolic link, which open() follows with the caller's rights.
+  std::string path;
+};
+
+struct IgnoredFile {
+  std::string name;
+  std::string reason;
+};
+
+// One entry of an index's weight_map.
+struct IndexedTensor {
+  std::string tensor;
+  std::string shard;
+};
+
+struct FileSelection {
+  std::string directory;
+  // In natural order (model-2 before model-10). Never empty.
+  std::vector<SelectedShard> shards;
+  // Weight-like files that are not served: by name.
+  std::vector<IgnoredFile> ignored;
+  // Name of the index file that decided; empty without one.
+  std::string index_name;
+  // The index's weight_map, by tensor name; empty without an index.
+  std::vector<IndexedTensor> index;
+};
+
+// Looks at the top directory only and opens nothing but an index file. Blocks on the file system.
+// Every error lists all offenders:
+//   NOT_FOUND            no such directory; no weights in it; shards that the index names are
+//                        missing; a link whose target is missing (both are named)
+//   FAILED_PRECONDITION  gaps in -000NN-of-000MM without an index; only weights of a kind that is
+//                        not served (.bin, .pth: says what to do)
+//   INVALID_ARGUMENT     the path is not a directory; an index that is not valid
+//   PERMISSION_DENIED    as the system said
+absl::StatusOr<FileSelection> SelectFiles(const std::string& directory,
+                                          const SelectionOptions& options = {});
+
+// Orders names as people count: digits by value, everything else by byte.
+bool NaturalLess(absl::string_view a, absl::string_view b);
+
+}  // namespace forestage

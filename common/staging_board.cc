@@ -1,0 +1,184 @@
+#include "common/staging_board.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <ctime>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include <linux/futex.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "common/check.h"
+#include "common/errno_status.h"
+#include "common/memfd.h"
+#include "common/status_macros.h"
+
+namespace forestage {
+namespace {
+
+static_assert(sizeof(std::atomic<uint8_t>) == 1);
+
+constexpr absl::Duration kWaitSlice = absl::Milliseconds(100);
+
+int64_t MonotonicNow() {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+uint32_t* FutexWord(const std::atomic<uint32_t>& word) {
+  return reinterpret_cast<uint32_t*>(const_cast<std::atomic<uint32_t>*>(&word));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StagingBoard>> StagingBoard::Create(const Options& options) {
+  if (options.extent_count > kBoardExtentCountMax) {
+    return absl::ResourceExhaustedError(absl::StrCat("a checkpoint of ", options.extent_count,
+                                                     " extents; at most ", kBoardExtentCountMax,
+                                                     " are served"));
+  }
+  const uint64_t bytes = kBoardHeaderBytes + options.extent_count;
+  ASSIGN_OR_RETURN(UniqueFd fd, MakeFixedSizeMemfd("forestage-board", bytes));
+  ASSIGN_OR_RETURN(FileMapping mapping, FileMapping::MapReadWrite(fd.get(), bytes));
+  RETURN_IF_ERROR(SealFutureWrites(fd.get()));
+  return std::unique_ptr<StagingBoard>(
+      new StagingBoard(std::move(fd), std::move(mapping), options));
+}
+
+StagingBoard::StagingBoard(UniqueFd fd, FileMapping mapping, const Options& options)
+    : fd_(std::move(fd)),
+      mapping_(std::move(mapping)),
+      extent_count_(options.extent_count),
+      header_(new (const_cast<std::byte*>(mapping_.bytes().data()))
+                  BoardHeader{.magic = kBoardMagic,
+                              .layout_version = kBoardLayoutVersion,
+                              .header_bytes = kBoardHeaderBytes,
+                              .extent_count = options.extent_count,
+                              .extent_bytes = options.extent_bytes,
+                              .generation = options.generation,
+                              .heartbeat_ns = MonotonicNow(),
+                              .change_count = 0,
+                              .phase = static_cast<uint32_t>(BoardPhase::kServing)}) {}
+
+std::atomic<uint8_t>& StagingBoard::StateByte(uint64_t index) const {
+  CHECK(index < extent_count_);
+  std::byte* base = const_cast<std::byte*>(mapping_.bytes().data());
+  return *reinterpret_cast<std::atomic<uint8_t>*>(base + kBoardHeaderBytes + index);
+}
+
+ExtentState StagingBoard::state(uint64_t index) const {
+  return static_cast<ExtentState>(StateByte(index).load(std::memory_order_acquire));
+}
+
+void StagingBoard::SetState(uint64_t index, ExtentState state) {
+  StateByte(index).store(static_cast<uint8_t>(state), std::memory_order_release);
+  Announce();
+}
+
+bool StagingBoard::CompareAndSetState(uint64_t index, ExtentState expected, ExtentState desired) {
+  uint8_t value = static_cast<uint8_t>(expected);
+  if (!StateByte(index).compare_exchange_strong(value, static_cast<uint8_t>(desired),
+                                                std::memory_order_acq_rel)) {
+    return false;
+  }
+  Announce();
+  return true;
+}
+
+void StagingBoard::Announce() {
+  header_->change_count.fetch_add(1, std::memory_order_release);
+  syscall(SYS_futex, FutexWord(header_->change_count), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void StagingBoard::Beat() {
+  header_->heartbeat_ns.store(MonotonicNow(), std::memory_order_release);
+}
+
+void StagingBoard::Close() {
+  header_->phase.store(static_cast<uint32_t>(BoardPhase::kClosed), std::memory_order_release);
+  Announce();
+}
+
+absl::StatusOr<std::unique_ptr<StagingBoardView>> StagingBoardView::Map(const UniqueFd& fd) {
+  RETURN_IF_ERROR(CheckSealed(fd.get(), /*unwritable=*/false));
+  struct stat stat_buffer = {};
+  if (fstat(fd.get(), &stat_buffer) != 0) return ErrnoStatus(errno, "fstat of the staging board");
+  const uint64_t file_bytes = static_cast<uint64_t>(stat_buffer.st_size);
+  if (file_bytes < kBoardHeaderBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("staging board of ", file_bytes, " bytes"));
+  }
+  ASSIGN_OR_RETURN(FileMapping mapping, FileMapping::MapReadOnly(fd.get(), file_bytes));
+  // Copy, then check: the writer may change the memory at any moment.
+  const auto* header = reinterpret_cast<const BoardHeader*>(mapping.bytes().data());
+  const uint64_t magic = header->magic;
+  const uint32_t layout_version = header->layout_version;
+  const uint32_t header_bytes = header->header_bytes;
+  const uint64_t extent_count = header->extent_count;
+  const uint64_t extent_bytes = header->extent_bytes;
+  const uint64_t generation = header->generation;
+  if (magic != kBoardMagic) return absl::InvalidArgumentError("staging board with a wrong magic");
+  if (layout_version != kBoardLayoutVersion) {
+    return absl::InvalidArgumentError(absl::StrCat("staging board of layout version ",
+                                                   layout_version, "; this client knows ",
+                                                   kBoardLayoutVersion));
+  }
+  if (header_bytes != kBoardHeaderBytes || extent_count > kBoardExtentCountMax ||
+      extent_bytes == 0 || extent_count != file_bytes - kBoardHeaderBytes) {
+    return absl::InvalidArgumentError("staging board whose sizes do not fit its file");
+  }
+  return std::unique_ptr<StagingBoardView>(
+      new StagingBoardView(std::move(mapping), extent_count, extent_bytes, generation));
+}
+
+StagingBoardView::StagingBoardView(FileMapping mapping, uint64_t extent_count,
+                                   uint64_t extent_bytes, uint64_t generation)
+    : mapping_(std::move(mapping)),
+      extent_count_(extent_count),
+      extent_bytes_(extent_bytes),
+      generation_(generation),
+      header_(reinterpret_cast<const BoardHeader*>(mapping_.bytes().data())),
+      states_(reinterpret_cast<const std::atomic<uint8_t>*>(mapping_.bytes().data() +
+                                                            kBoardHeaderBytes)) {}
+
+ExtentState StagingBoardView::state(uint64_t index) const {
+  if (index >= extent_count_) return ExtentState::kFailed;
+  const uint8_t value = states_[index].load(std::memory_order_acquire);
+  return value > kExtentStateMax ? ExtentState::kFailed : static_cast<ExtentState>(value);
+}
+
+bool StagingBoardView::daemon_gone() const {
+  if (header_->phase.load(std::memory_order_acquire) !=
+      static_cast<uint32_t>(BoardPhase::kServing)) {
+    return true;
+  }
+  const int64_t beat = header_->heartbeat_ns.load(std::memory_order_acquire);
+  const int64_t now = MonotonicNow();
+  // A beat from the future is a corrupt board.
+  return beat < now - absl::ToInt64Nanoseconds(kBoardHeartbeatTimeout) ||
+         beat > now + absl::ToInt64Nanoseconds(kBoardHeartbeatTimeout);
+}
+
+ExtentState StagingBoardView::WaitFor(uint64_t index, absl::Time deadline,
+                                      const std::atomic<bool>* cancelled) const {
+  while (true) {
+    const uint32_t seen = header_->change_count.load(std::memory_order_acquire);
+    const ExtentState now_state = state(index);
+    if (now_state == ExtentState::kResident || now_state == ExtentState::kFailed) return now_state;
+    if (cancelled != nullptr && cancelled->load(std::memory_order_acquire)) return now_state;
+    if (daemon_gone()) return now_state;
+    const absl::Duration left = deadline - absl::Now();
+    if (left <= absl::ZeroDuration()) return now_state;
+    const timespec timeout = absl::ToTimespec(std::min(left, kWaitSlice));
+    syscall(SYS_futex, FutexWord(header_->change_count), FUTEX_WAIT, seen, &timeout, nullptr, 0);
+  }
+}
+
+}  // namespace forestage

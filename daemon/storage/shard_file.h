@@ -1,0 +1,71 @@
+// One open weight file of a staged checkpoint, and what is known of its pages.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "common/file_mapping.h"
+#include "common/unique_fd.h"
+
+namespace forestage {
+
+// Do two descriptors share one page cache, and has the file changed between? Equality means that
+// what is known of one holds for the other.
+struct CacheIdentity {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  uint64_t bytes = 0;
+  int64_t mtime_ns = 0;
+  int64_t ctime_ns = 0;
+
+  friend bool operator==(const CacheIdentity&, const CacheIdentity&) = default;
+};
+
+// The identity of an open file. Errors of fstat; INVALID_ARGUMENT for what is not a regular file.
+absl::StatusOr<CacheIdentity> CacheIdentityOf(int fd);
+
+// Constant after construction; thread-safe.
+class ShardFile {
+ public:
+  // Takes a descriptor that a client sent and reopens it through /proc/self/fd for flags and
+  // read-ahead state of its own; uses the received one where that is refused. Blocks on the file
+  // system. INVALID_ARGUMENT: not a regular file, not readable, or of a file system type that is
+  // not served (proc, sysfs, ...).
+  static absl::StatusOr<std::unique_ptr<ShardFile>> Open(std::string name, UniqueFd received);
+
+  const std::string& name() const { return name_; }
+  int fd() const { return fd_.get(); }
+  uint64_t bytes() const { return identity_.bytes; }
+  const CacheIdentity& identity() const { return identity_; }
+  // FAILED_PRECONDITION when size, mtime or ctime have changed since Open: the bytes served would
+  // not be the bytes that were checked.
+  absl::Status CheckUnchanged() const;
+
+  // Bytes of the pages of [offset, offset + bytes) that are in the page cache and up to date now;
+  // nullopt where the kernel would not tell the truth (mincore says "all" to who neither owns nor
+  // may write the file). Requires: within the file, offset a multiple of the page size.
+  std::optional<uint64_t> ResidentBytes(uint64_t offset, uint64_t bytes) const;
+  // The whole file, for readers that verify by populating. Empty where the file system refuses
+  // mappings.
+  const FileMapping& mapping() const { return mapping_; }
+  // Largest piece that one read-ahead advice brings in on this mount, in bytes; a multiple of the
+  // page size. See shard_file.cc for how it is found.
+  uint64_t advice_bytes_max() const { return advice_bytes_max_; }
+
+ private:
+  ShardFile(std::string name, UniqueFd fd, CacheIdentity identity, FileMapping mapping,
+            bool mincore_is_honest, uint64_t advice_bytes_max);
+
+  const std::string name_;
+  const UniqueFd fd_;
+  const CacheIdentity identity_;
+  const FileMapping mapping_;
+  const bool mincore_is_honest_;
+  const uint64_t advice_bytes_max_;
+};
+
+}  // namespace forestage

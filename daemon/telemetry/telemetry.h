@@ -1,0 +1,57 @@
+// Every metric of the daemon, from one table (metric_table.h), and the Prometheus endpoint.
+// docs/metrics.md is the page; a test compares the two.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+#include "daemon/staging/staged_checkpoint.h"
+
+namespace forestage {
+
+// Thread-safe; no call blocks on the network or on storage. Outlives all that reports to it.
+class Telemetry : public StagingObserver {
+ public:
+  struct Options {
+    // host:port (port 0: a free one), or "none".
+    std::string address;
+    std::string daemon_version;
+  };
+  // INVALID_ARGUMENT: not host:port of a loopback address; UNAVAILABLE: the address is in use.
+  static absl::StatusOr<std::unique_ptr<Telemetry>> Create(const Options& options);
+  ~Telemetry() override;
+
+  // Where metrics are served, with the real port; empty when off.
+  std::string address() const;
+
+  // Gauges of staged checkpoints are taken from here at each scrape. `store` outlives this object
+  // or is taken back with nullptr before it goes.
+  void SetStore(const CheckpointStore* store);
+
+  void OnExtentRead(ReadCause cause, uint64_t storage_bytes, absl::Duration latency) override;
+  void OnReadError(const absl::Status& status) override;
+  // `open` sessions now.
+  void SetSessions(size_t open);
+  void SetGroups(size_t open);
+  // How a session ended: "closed", "process_exit", "replaced", "draining", "error".
+  void OnSessionEnded(absl::string_view outcome);
+  // One a session: effective policy's name and a short reason class (a fixed, small set).
+  void OnDecision(absl::string_view effective, absl::string_view reason_class);
+  // A stream that ended with an error before it was a session, by status code.
+  void OnOpenRefused(const absl::Status& status);
+  void OnConsumed(uint64_t bytes);
+  void OnMajorFaults(uint64_t count);
+
+ private:
+  class Implementation;
+  explicit Telemetry(std::unique_ptr<Implementation> implementation);
+  const std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace forestage
