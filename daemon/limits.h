@@ -45,6 +45,9 @@ inline constexpr size_t kConnectionsMax = 1024;
 inline constexpr absl::Duration kDescriptorIdleTimeout = absl::Seconds(60);
 // Page size of ListTensors.
 inline constexpr uint32_t kListTensorsPageSizeMax = 10'000;
+// Names in one page of ListTensors, in bytes; a page that would have more is shorter. Clients take
+// messages of 4 MiB by default.
+inline constexpr size_t kListTensorsNameBytesMax = 1024 * 1024;
 // A line about refused connections is logged at most once in this time.
 inline constexpr absl::Duration kRefusalLogPeriod = absl::Seconds(5);
 // How long a drain may take from the first SIGTERM to the end of the process.
