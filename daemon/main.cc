@@ -51,19 +51,18 @@ void LogSettings(const StartRequest& request) {
 
 // What follows from the settings, so that nobody has to compute it.
 void LogDerivedFigures(const Config& config, const Server& server) {
-  spdlog::info("API on {}, descriptors on {}", config.socket_path,
-               DescriptorSocketPath(config.socket_path));
+  spdlog::info("descriptor socket {}", DescriptorSocketPath(config.socket_path));
+  spdlog::info(
+      "extents of {}; a checkpoint has at most {} in flight ({} extents) over at most {} lanes; at "
+      "most {} sessions",
+      FormatByteSize(config.extent_bytes), FormatByteSize(config.in_flight_bytes_max),
+      config.in_flight_bytes_max / config.extent_bytes, config.lanes_max, config.sessions_max);
   const std::string metrics_address = server.metrics_address();
   if (metrics_address.empty()) {
     spdlog::info("metrics are off");
   } else {
     spdlog::info("metrics on http://{}/metrics", metrics_address);
   }
-  spdlog::info(
-      "extents of {}; a checkpoint has at most {} in flight ({} extents) over at most {} lanes; at "
-      "most {} sessions",
-      FormatByteSize(config.extent_bytes), FormatByteSize(config.in_flight_bytes_max),
-      config.in_flight_bytes_max / config.extent_bytes, config.lanes_max, config.sessions_max);
 }
 
 int FailStart(const absl::Status& status) {
