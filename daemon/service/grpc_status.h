@@ -1,0 +1,13 @@
+// absl::Status -> grpc::Status, in one place.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include "absl/status/status.h"
+
+namespace forestage {
+
+// Same code, same message (cut to what fits in a trailer). Codes of the two have the same numbers.
+grpc::Status ToGrpcStatus(const absl::Status& status);
+
+}  // namespace forestage
