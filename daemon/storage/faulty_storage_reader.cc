@@ -17,8 +17,9 @@ FaultyStorageReader::FaultyStorageReader(std::unique_ptr<StorageReader> inner, R
 }
 
 FaultyStorageReader::~FaultyStorageReader() {
-  faults_.Detach(this);
   faults_.OnHoldEnded(held_.size());
+  // Last: the faults may go once no reader is attached.
+  faults_.Detach(this);
 }
 
 void FaultyStorageReader::Start(const ReadRequest& request) {

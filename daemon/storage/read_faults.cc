@@ -47,6 +47,12 @@ void ReadFaults::WaitUntilHeld(uint64_t count) {
   mutex_.Await(absl::Condition(&reached));
 }
 
+void ReadFaults::WaitUntilUnused() {
+  absl::MutexLock lock(&mutex_);
+  const auto unused = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return readers_.empty(); };
+  mutex_.Await(absl::Condition(&unused));
+}
+
 void ReadFaults::Attach(StorageReader* reader) {
   absl::MutexLock lock(&mutex_);
   readers_.push_back(reader);

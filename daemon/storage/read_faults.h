@@ -44,6 +44,8 @@ class ReadFaults {
   // Blocks until that many have been begun, or are held.
   void WaitUntilBegun(uint64_t count) ABSL_LOCKS_EXCLUDED(mutex_);
   void WaitUntilHeld(uint64_t count) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Blocks until no reader uses these faults.
+  void WaitUntilUnused() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   friend class FaultyStorageReader;
