@@ -17,7 +17,7 @@
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "client/src/descriptor_exchange.h"
+#include "client/src/descriptor_client.h"
 #include "client/src/socket_connect.h"
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
@@ -36,14 +36,17 @@ namespace {
 // No event is near this; a peer that sends more is not a daemon of ours.
 constexpr int kEventBytesMax = 1024 * 1024;
 constexpr size_t kItemsPerDemandMessage = 100'000;
-constexpr size_t kIndexesPerMessage = 100'000;
+constexpr size_t kIndexesPerMessage = 50'000;
 // How much longer than its agreement_timeout a rank waits for the daemon to say that it passed.
 constexpr absl::Duration kAgreementGrace = absl::Seconds(2);
 // How long Close waits for the daemon to end the stream, and then for gRPC to cancel it.
 constexpr absl::Duration kCloseTimeout = absl::Milliseconds(500);
 // The descriptor socket exists before the other one, so only its backlog is waited for.
 constexpr absl::Duration kDescriptorConnectTimeout = absl::Seconds(2);
+// Longest texts that this rank says of itself; the daemon refuses longer ones.
 constexpr size_t kCommandBytesMax = 256;
+constexpr size_t kCpuListBytesMax = 1024;
+constexpr size_t kPathBytesMax = 4096;
 constexpr char kClientVersion[] = FORESTAGE_VERSION;
 
 std::string OneLine(absl::string_view text) { return absl::StrReplaceAll(text, {{"\n", "; "}}); }
@@ -102,7 +105,7 @@ std::string OwnCommand() {
   std::string command((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   std::replace(command.begin(), command.end(), '\0', ' ');
   command.resize(std::min(command.size(), kCommandBytesMax));
-  return ValidText(absl::StripAsciiWhitespace(command));
+  return ValidText(absl::StripAsciiWhitespace(command)).substr(0, 4 * kCommandBytesMax);
 }
 
 std::string OwnCpuList() {
@@ -110,7 +113,7 @@ std::string OwnCpuList() {
   for (std::string line; std::getline(file, line);) {
     absl::string_view value = line;
     if (absl::ConsumePrefix(&value, "Cpus_allowed_list:")) {
-      return std::string(absl::StripAsciiWhitespace(value));
+      return std::string(absl::StripAsciiWhitespace(value).substr(0, kCpuListBytesMax));
     }
   }
   return "";
@@ -134,7 +137,7 @@ v1::SessionRequest MakeOpenMessage(const DaemonOpenRequest& request) {
   open.mutable_client()->set_command(OwnCommand());
   open.mutable_client()->set_device_uuid(ValidText(request.device_uuid));
   open.mutable_client()->set_cpu_list(OwnCpuList());
-  open.set_path(ValidText(request.path));
+  open.set_path(ValidText(request.path).substr(0, kPathBytesMax));
   for (const OfferedShard& shard : request.shards) {
     v1::Shard& entry = *open.add_shards();
     entry.set_name(shard.name);
@@ -492,7 +495,7 @@ absl::StatusOr<DaemonWelcome> Converse(const DaemonOpenRequest& request, Session
   const std::string descriptor_socket = opened.descriptor_socket().empty()
                                             ? absl::StrCat(request.socket_path, ".descriptors")
                                             : opened.descriptor_socket();
-  absl::StatusOr<DescriptorExchange> exchange = DescriptorExchange::Connect(
+  absl::StatusOr<DescriptorClient> exchange = DescriptorClient::Connect(
       descriptor_socket, token, std::min(deadline, absl::Now() + kDescriptorConnectTimeout));
   if (!exchange.ok()) {
     return absl::Status(

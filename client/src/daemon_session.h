@@ -63,7 +63,7 @@ struct DaemonOpenRequest {
   Policy policy = Policy::kAuto;
   Agreement agreement = Agreement::kEager;
   std::string device_uuid = {};
-  // A label.
+  // A label; absolute.
   std::string path = {};
   std::vector<OfferedShard> shards = {};
   // SendDemand follows; otherwise everything is demanded.

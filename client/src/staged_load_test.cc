@@ -114,7 +114,8 @@ TEST_F(StagedLoadTest, TellsTheDaemonWhoItIs) {
   options.agreement = Agreement::kStrict;
   options.socket_path = "/some/socket";
   setenv("FORESTAGE_LAUNCH_NONCE", "launch 7", 1);
-  ASSERT_OK_AND_ASSIGN(auto session, Open(options));
+  ASSERT_OK_AND_ASSIGN(auto session, LoadSession::Open(checkpoint_.directory() + "/./", options,
+                                                       daemon_.connector()));
   unsetenv("FORESTAGE_LAUNCH_NONCE");
   const DaemonOpenRequest request = daemon_.request();
   EXPECT_EQ(request.group_name, "group");
@@ -221,9 +222,9 @@ TEST_F(StagedLoadTest, GoesNativeWhenTheBoardDoesNotFit) {
   daemon_.damage_board = [](StagingBoard::Options& options) { ++options.extent_count; };
   ASSERT_OK_AND_ASSIGN(auto longer, Open());
   ExpectNative(*longer, "extents");
-  daemon_.damage_board = [](StagingBoard::Options& options) { options.extent_bytes = 12345; };
-  ASSERT_OK_AND_ASSIGN(auto odd, Open());
-  ExpectNative(*odd, "12345");
+  daemon_.damage_board = [](StagingBoard::Options& options) { options.extent_bytes *= 2; };
+  ASSERT_OK_AND_ASSIGN(auto coarser, Open());
+  ExpectNative(*coarser, "extents");
   daemon_.damage_board = [](StagingBoard::Options& options) { options.generation = 1; };
   ASSERT_OK_AND_ASSIGN(auto old, Open());
   ExpectNative(*old, "another run");

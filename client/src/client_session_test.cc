@@ -1,6 +1,4 @@
 // The public session against sockets behind which there is no daemon: native in bounded time.
-#include "forestage/session.h"
-
 #include <unistd.h>
 
 #include <cstdlib>
@@ -16,6 +14,7 @@
 #include <sys/wait.h>
 
 #include "common/status_matchers.h"
+#include "forestage/session.h"
 
 namespace forestage {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/src/descriptor_exchange.h"
+#include "client/src/descriptor_client.h"
 
 #include <fcntl.h>
 
@@ -58,8 +58,8 @@ class DescriptorServer {
   ~DescriptorServer() { thread_.join(); }
 
   std::string path() const { return directory_.File("d"); }
-  absl::StatusOr<DescriptorExchange> Connect() {
-    return DescriptorExchange::Connect(path(), kToken, absl::InfiniteFuture());
+  absl::StatusOr<DescriptorClient> Connect() {
+    return DescriptorClient::Connect(path(), kToken, absl::InfiniteFuture());
   }
 
  private:
@@ -74,12 +74,12 @@ std::vector<OfferedShard> Shards(size_t count, int fd) {
   return shards;
 }
 
-class DescriptorExchangeTest : public ::testing::Test {
+class DescriptorClientTest : public ::testing::Test {
  protected:
   const UniqueFd null_{open("/dev/null", O_RDONLY | O_CLOEXEC)};
 };
 
-TEST_F(DescriptorExchangeTest, GoesOnFromWhatWasAccepted) {
+TEST_F(DescriptorClientTest, GoesOnFromWhatWasAccepted) {
   std::vector<std::pair<uint32_t, size_t>> batches;
   DescriptorServer server([&](const DescriptorRequest& request, size_t count) {
     EXPECT_EQ(request.token, kToken);
@@ -92,23 +92,23 @@ TEST_F(DescriptorExchangeTest, GoesOnFromWhatWasAccepted) {
     return Answer{.reply = {.accepted_count = accepted}, .descriptors = {}};
   });
   {
-    ASSERT_OK_AND_ASSIGN(DescriptorExchange exchange, server.Connect());
+    ASSERT_OK_AND_ASSIGN(DescriptorClient exchange, server.Connect());
     EXPECT_OK(exchange.SendShards(Shards(500, null_.get()), absl::InfiniteFuture()));
   }
   const std::vector<std::pair<uint32_t, size_t>> expected = {{0, 253}, {100, 253}, {353, 147}};
   EXPECT_EQ(batches, expected);
 }
 
-TEST_F(DescriptorExchangeTest, IsAnErrorWhenNothingMoreIsAccepted) {
+TEST_F(DescriptorClientTest, IsAnErrorWhenNothingMoreIsAccepted) {
   DescriptorServer server([](const DescriptorRequest&, size_t) {
     return Answer{.reply = {.accepted_count = 10}, .descriptors = {}};
   });
-  ASSERT_OK_AND_ASSIGN(DescriptorExchange exchange, server.Connect());
+  ASSERT_OK_AND_ASSIGN(DescriptorClient exchange, server.Connect());
   EXPECT_THAT(exchange.SendShards(Shards(20, null_.get()), absl::InfiniteFuture()),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("10 of 20")));
 }
 
-TEST_F(DescriptorExchangeTest, PassesARefusalOn) {
+TEST_F(DescriptorClientTest, PassesARefusalOn) {
   DescriptorServer server([](const DescriptorRequest&, size_t) {
     Answer answer;
     answer.reply.code = static_cast<uint32_t>(absl::StatusCode::kPermissionDenied);
@@ -116,27 +116,27 @@ TEST_F(DescriptorExchangeTest, PassesARefusalOn) {
     std::memset(answer.reply.message, 'n', sizeof(answer.reply.message));
     return answer;
   });
-  ASSERT_OK_AND_ASSIGN(DescriptorExchange exchange, server.Connect());
+  ASSERT_OK_AND_ASSIGN(DescriptorClient exchange, server.Connect());
   EXPECT_THAT(exchange.SendShards(Shards(1, null_.get()), absl::InfiniteFuture()),
               StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("nnn")));
 }
 
-TEST_F(DescriptorExchangeTest, RefusesAcceptedCountsBeyondWhatWasSent) {
+TEST_F(DescriptorClientTest, RefusesAcceptedCountsBeyondWhatWasSent) {
   DescriptorServer server([](const DescriptorRequest&, size_t) {
     return Answer{.reply = {.accepted_count = 2}, .descriptors = {}};
   });
-  ASSERT_OK_AND_ASSIGN(DescriptorExchange exchange, server.Connect());
+  ASSERT_OK_AND_ASSIGN(DescriptorClient exchange, server.Connect());
   EXPECT_THAT(exchange.SendShards(Shards(1, null_.get()), absl::InfiniteFuture()),
               StatusIs(absl::StatusCode::kInternal, HasSubstr("accepted 2")));
 }
 
-TEST_F(DescriptorExchangeTest, FetchesCatalogAndBoardInThisOrder) {
+TEST_F(DescriptorClientTest, FetchesCatalogAndBoardInThisOrder) {
   const UniqueFd zero(open("/dev/zero", O_RDONLY | O_CLOEXEC));
   DescriptorServer server([&](const DescriptorRequest& request, size_t) {
     EXPECT_EQ(request.kind, DescriptorRequestKind::kDelivery);
     return Answer{.reply = {}, .descriptors = {null_.get(), zero.get()}};
   });
-  ASSERT_OK_AND_ASSIGN(DescriptorExchange exchange, server.Connect());
+  ASSERT_OK_AND_ASSIGN(DescriptorClient exchange, server.Connect());
   ASSERT_OK_AND_ASSIGN(const DeliveredDescriptors delivered,
                        exchange.Fetch(absl::InfiniteFuture()));
   const auto device = [](const UniqueFd& fd) {
@@ -148,29 +148,29 @@ TEST_F(DescriptorExchangeTest, FetchesCatalogAndBoardInThisOrder) {
   EXPECT_EQ(device(delivered.board), device(zero));
 }
 
-TEST_F(DescriptorExchangeTest, RefusesADeliveryWithoutDescriptors) {
+TEST_F(DescriptorClientTest, RefusesADeliveryWithoutDescriptors) {
   DescriptorServer server([](const DescriptorRequest&, size_t) { return Answer{}; });
-  ASSERT_OK_AND_ASSIGN(DescriptorExchange exchange, server.Connect());
+  ASSERT_OK_AND_ASSIGN(DescriptorClient exchange, server.Connect());
   EXPECT_THAT(exchange.Fetch(absl::InfiniteFuture()),
               StatusIs(absl::StatusCode::kInternal, HasSubstr("0 descriptors")));
 }
 
-TEST_F(DescriptorExchangeTest, EndsAtItsDeadlineWhenTheDaemonIsSilent) {
+TEST_F(DescriptorClientTest, EndsAtItsDeadlineWhenTheDaemonIsSilent) {
   const TemporaryDirectory directory;
   const UniqueFd listener = ListenForTest(directory.File("d"), SOCK_SEQPACKET);
   ASSERT_OK_AND_ASSIGN(
-      DescriptorExchange exchange,
-      DescriptorExchange::Connect(directory.File("d"), kToken, absl::InfiniteFuture()));
+      DescriptorClient exchange,
+      DescriptorClient::Connect(directory.File("d"), kToken, absl::InfiniteFuture()));
   EXPECT_THAT(exchange.Fetch(absl::Now() + absl::Milliseconds(20)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("descriptor")));
 }
 
-TEST_F(DescriptorExchangeTest, SeesThatTheDaemonHungUp) {
+TEST_F(DescriptorClientTest, SeesThatTheDaemonHungUp) {
   const TemporaryDirectory directory;
   const UniqueFd listener = ListenForTest(directory.File("d"), SOCK_SEQPACKET);
   ASSERT_OK_AND_ASSIGN(
-      DescriptorExchange exchange,
-      DescriptorExchange::Connect(directory.File("d"), kToken, absl::InfiniteFuture()));
+      DescriptorClient exchange,
+      DescriptorClient::Connect(directory.File("d"), kToken, absl::InfiniteFuture()));
   { const UniqueFd connection = AcceptForTest(listener); }
   EXPECT_THAT(exchange.Fetch(absl::InfiniteFuture()),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("")));
