@@ -235,8 +235,8 @@ TEST_F(SessionRegistryTest, EverythingIsReleasedWhenTheSessionEnds) {
 
 TEST_F(SessionRegistryTest, StrictDecisionComesToAllAtOnce) {
   const Opened first = OpenReady(StrictTerms(0, 2));
-  EXPECT_EQ(store_.checkpoint(1)->demanded(first.id), 2u) << "reading starts at the first open";
   registry_.Tick();
+  EXPECT_EQ(store_.checkpoint(1)->demanded(first.id), 2u) << "reading starts at the first open";
   EXPECT_FALSE(first.listener->has_decision());
   const Opened second = OpenReady(StrictTerms(1, 2));
   EXPECT_EQ(second.listener->WaitForDecision().effective, SessionPolicy::kRankStripedReadAhead);

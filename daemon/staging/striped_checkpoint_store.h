@@ -51,6 +51,8 @@ class StripedCheckpointStore : public CheckpointStore {
   void Stop() override ABSL_LOCKS_EXCLUDED(mutex_);
   std::string reader_name() const override { return options_.reader.name; }
   std::string reader_reason() const override { return options_.reader.reason; }
+  // Differs between any two runs of the daemon; every board carries it.
+  uint64_t generation() const { return generation_; }
 
  private:
   // What makes two checkpoints one: the same files under the same names, in the same order.
