@@ -58,8 +58,8 @@ inline constexpr size_t kDemandItemsPerMessageMax = 100'000;
 inline constexpr size_t kDemandItemsPerSessionMax = 4'000'000;
 // Most extents of one urgent message; a client waits for few at a time.
 inline constexpr size_t kUrgentExtentsPerMessageMax = 65'536;
-// Largest gRPC message that is taken, in bytes: an open request with kShardsPerSessionMax shards and
-// a demand of kDemandItemsPerMessageMax items both fit.
+// Largest gRPC message that is taken, in bytes: an open request with kShardsPerSessionMax shards
+// and a demand of kDemandItemsPerMessageMax items both fit.
 inline constexpr int kGrpcReceiveBytesMax = 16 * 1024 * 1024;
 // How often a session is told of progress while staging is not complete.
 inline constexpr absl::Duration kProgressPeriod = absl::Milliseconds(500);
