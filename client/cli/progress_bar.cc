@@ -76,11 +76,12 @@ void ProgressBar::Update(uint64_t done_bytes, uint64_t total_bytes) {
   if (silent_ || finished_) return;
   const absl::Time now = absl::Now();
   figures_ = {.done_bytes = done_bytes, .total_bytes = total_bytes, .elapsed = now - begun_};
+  updated_ = true;
   if (now >= next_) Write(now);
 }
 
 void ProgressBar::Finish() {
-  if (silent_ || finished_) return;
+  if (silent_ || finished_ || !updated_) return;
   const absl::Time now = absl::Now();
   figures_.elapsed = now - begun_;
   Write(now);

@@ -39,7 +39,7 @@ class ProgressBar {
 
   // Cheap when called often: a bar is drawn ten times a second, a line every two seconds.
   void Update(uint64_t done_bytes, uint64_t total_bytes);
-  // Writes the last state in any case; nothing comes afterwards. Idempotent.
+  // Writes the last state, if there was any; nothing comes afterwards. Idempotent.
   void Finish();
 
  private:
@@ -53,6 +53,7 @@ class ProgressBar {
 
   ProgressFigures figures_;
   absl::Time next_;
+  bool updated_ = false;
   bool bar_drawn_ = false;
   bool finished_ = false;
 };
