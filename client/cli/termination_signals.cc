@@ -19,6 +19,8 @@ TerminationSignals::TerminationSignals() : masks_(std::make_unique<Masks>()) {
   sigemptyset(&masks_->watched);
   sigaddset(&masks_->watched, SIGINT);
   sigaddset(&masks_->watched, SIGTERM);
+  // A shell starts what runs in its background with SIGINT ignored, and then it never comes.
+  CHECK(signal(SIGINT, SIG_DFL) != SIG_ERR);
   CHECK(pthread_sigmask(SIG_BLOCK, &masks_->watched, &masks_->previous) == 0);
 }
 
