@@ -2,7 +2,7 @@
 // their order are in docs/safetensors_rules.md.
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -15,13 +15,12 @@
 #include "absl/types/span.h"
 
 #include "checkpoint/dtype.h"
+#include "checkpoint/sha256.h"
 
 namespace forestage {
 
 // Limit of the header text in bytes, as the reference reader has it (not 100 MiB).
 inline constexpr uint64_t kHeaderBytesMax = 100'000'000;
-
-using Sha256Digest = std::array<uint8_t, 32>;
 
 // The rule that a refused file breaks. The reference reader's error is beside it.
 enum class HeaderRule {
@@ -36,6 +35,7 @@ enum class HeaderRule {
   kSize,          // TensorInvalidInfo: the range does not fit dtype and shape
   kCoverage,      // MetadataIncompleteBuffer: data end before or after the file does
 };
+// The reference reader's name of the error, "HeaderTooSmall": it stands in messages.
 absl::string_view HeaderRuleName(HeaderRule rule);
 // The rule in a status made here, nullopt in any other status.
 std::optional<HeaderRule> HeaderRuleOf(const absl::Status& status);
