@@ -93,6 +93,18 @@ bool StagingBoard::CompareAndSetState(uint64_t index, ExtentState expected, Exte
   return true;
 }
 
+void StagingBoard::CompareAndSetStates(uint64_t first, uint64_t last, ExtentState expected,
+                                       ExtentState desired) {
+  CHECK(first <= last && last <= extent_count_);
+  bool changed = false;
+  for (uint64_t index = first; index < last; ++index) {
+    uint8_t value = static_cast<uint8_t>(expected);
+    changed |= StateByte(index).compare_exchange_strong(value, static_cast<uint8_t>(desired),
+                                                        std::memory_order_acq_rel);
+  }
+  if (changed) Announce();
+}
+
 void StagingBoard::Announce() {
   header_->change_count.fetch_add(1, std::memory_order_release);
   syscall(SYS_futex, FutexWord(header_->change_count), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);

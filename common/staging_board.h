@@ -101,6 +101,10 @@ class StagingBoard {
   void SetState(uint64_t index, ExtentState state);
   // Moves the state only if it is `expected`; says whether it did.
   bool CompareAndSetState(uint64_t index, ExtentState expected, ExtentState desired);
+  // Moves those of extents [first, last) that are `expected`, and wakes every waiter once.
+  // Requires: first <= last <= extent_count().
+  void CompareAndSetStates(uint64_t first, uint64_t last, ExtentState expected,
+                           ExtentState desired);
 
   void Beat();
   // Sets kClosed and wakes every waiter; the board stays readable.
