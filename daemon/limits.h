@@ -37,4 +37,48 @@ inline constexpr size_t kReadErrorsKept = 32;
 // them behind.
 inline constexpr absl::Duration kLaneStopTimeout = absl::Seconds(2);
 
+// Sessions, groups and the two sockets.
+
+// Longest group name and launch nonce, in bytes.
+inline constexpr size_t kGroupNameBytesMax = 256;
+// Longest path label, in bytes (PATH_MAX).
+inline constexpr size_t kPathLabelBytesMax = 4096;
+// Longest text by which a client describes itself, in bytes.
+inline constexpr size_t kClientTextBytesMax = 1024;
+// Most local ranks of a group.
+inline constexpr uint32_t kLocalSizeMax = 256;
+// Most shards of a checkpoint.
+inline constexpr size_t kShardsPerSessionMax = 16 * 1024;
+// Longest shard name, in bytes (NAME_MAX).
+inline constexpr size_t kShardNameBytesMax = 255;
+// Longest time that a group may take to become complete under strict agreement.
+inline constexpr absl::Duration kAgreementTimeoutMax = absl::Hours(1);
+// Most items of one message of a demand, and of all demands of one session together.
+inline constexpr size_t kDemandItemsPerMessageMax = 100'000;
+inline constexpr size_t kDemandItemsPerSessionMax = 4'000'000;
+// Most extents of one urgent message; a client waits for few at a time.
+inline constexpr size_t kUrgentExtentsPerMessageMax = 65'536;
+// Largest gRPC message that is taken, in bytes: an open request with kShardsPerSessionMax shards
+// and a demand of kDemandItemsPerMessageMax items both fit.
+inline constexpr int kGrpcReceiveBytesMax = 16 * 1024 * 1024;
+// How often a session is told of progress while staging is not complete.
+inline constexpr absl::Duration kProgressPeriod = absl::Milliseconds(500);
+// Threads that open shards and read headers for sessions, and that take down checkpoints nobody
+// holds any more. Both block on storage.
+inline constexpr size_t kPreparationThreadsMax = 8;
+inline constexpr size_t kReleaseThreadsMax = 8;
+// Open connections on each of the two sockets.
+inline constexpr size_t kConnectionsMax = 1024;
+// A connection of the descriptor socket that says nothing for so long is closed.
+inline constexpr absl::Duration kDescriptorIdleTimeout = absl::Seconds(60);
+// Page size of ListTensors.
+inline constexpr uint32_t kListTensorsPageSizeMax = 10'000;
+// Names in one page of ListTensors, in bytes; a page that would have more is shorter. Clients take
+// messages of 4 MiB by default.
+inline constexpr size_t kListTensorsNameBytesMax = 1024 * 1024;
+// A line about refused connections is logged at most once in this time.
+inline constexpr absl::Duration kRefusalLogPeriod = absl::Seconds(5);
+// How long a drain may take from the first SIGTERM to the end of the process.
+inline constexpr absl::Duration kDrainTimeout = absl::Seconds(8);
+
 }  // namespace forestage
