@@ -58,6 +58,9 @@ inline constexpr uint32_t kBoardLayoutVersion = 1;
 inline constexpr uint32_t kBoardHeaderBytes = 128;
 // Most extents that a board holds: 64 TiB in extents of 8 MiB.
 inline constexpr uint64_t kBoardExtentCountMax = 8 * 1024 * 1024;
+// An extent's size is a power of two within these.
+inline constexpr uint64_t kBoardExtentBytesMin = 4 * 1024;
+inline constexpr uint64_t kBoardExtentBytesMax = 1024 * 1024 * 1024;
 // How often the daemon refreshes heartbeat_ns, and after how long without it a rank goes on alone.
 inline constexpr absl::Duration kBoardHeartbeatPeriod = absl::Milliseconds(250);
 inline constexpr absl::Duration kBoardHeartbeatTimeout = absl::Seconds(5);
@@ -89,7 +92,8 @@ class StagingBoard {
     uint64_t generation = 0;
   };
   // All extents kAbsent, phase kServing, heartbeat now. RESOURCE_EXHAUSTED above
-  // kBoardExtentCountMax.
+  // kBoardExtentCountMax. Requires: extent_bytes is a power of two within kBoardExtentBytesMin and
+  // kBoardExtentBytesMax.
   static absl::StatusOr<std::unique_ptr<StagingBoard>> Create(const Options& options);
 
   // The memfd to hand to ranks, which can only be mapped for reading. Owned by the board.

@@ -16,9 +16,13 @@ constexpr absl::string_view kErrorClasses[] = {"io",      "stale",      "timeout
 constexpr absl::string_view kOutcomes[] = {"closed",   "process_exit", "replaced",
                                            "draining", "error",        "other"};
 constexpr absl::string_view kPolicies[] = {"native", "rank_striped_read_ahead", "other"};
-constexpr absl::string_view kReasons[] = {
-    "as_requested", "chosen_by_daemon",  "native_requested", "incomplete_group",
-    "disagreement", "signature_differs", "draining",         "other"};
+constexpr absl::string_view kReasons[] = {"requested",
+                                          "chosen_by_daemon",
+                                          "decided_by_group",
+                                          "native_in_group",
+                                          "signature_mismatch",
+                                          "group_incomplete",
+                                          "other"};
 constexpr absl::string_view kCodes[] = {"INVALID_ARGUMENT",
                                         "ALREADY_EXISTS",
                                         "PERMISSION_DENIED",

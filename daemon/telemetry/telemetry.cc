@@ -1,33 +1,25 @@
 #include "daemon/telemetry/telemetry.h"
 
 #include <cerrno>
-#include <exception>
 #include <map>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "prometheus/exposer.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include "common/errno_status.h"
 #include "common/loopback_address.h"
 #include "common/status_macros.h"
-#include "common/unique_fd.h"
 #include "daemon/telemetry/checkpoint_collector.h"
 #include "daemon/telemetry/labelled_counter.h"
 #include "daemon/telemetry/metric_table.h"
+#include "daemon/telemetry/metrics_endpoint.h"
 
 namespace forestage {
 namespace {
-
-constexpr size_t kExposerThreads = 2;
 
 prometheus::Gauge& AddGauge(prometheus::Registry& registry, Metric metric,
                             const std::map<std::string, std::string>& labels = {}) {
@@ -84,53 +76,6 @@ absl::string_view ErrorClass(const absl::Status& status) {
   }
 }
 
-// Tries what the exporter will do, for an error that says what is wrong: the exporter's own does
-// not.
-absl::Status CheckBindable(const LoopbackAddress& address) {
-  const int family = address.is_ipv6 ? AF_INET6 : AF_INET;
-  sockaddr_in ipv4 = {};
-  sockaddr_in6 ipv6 = {};
-  ipv4.sin_family = AF_INET;
-  ipv6.sin6_family = AF_INET6;
-  ipv4.sin_port = ipv6.sin6_port = htons(address.port);
-  if (address.is_ipv6) {
-    inet_pton(family, address.host.c_str(), &ipv6.sin6_addr);
-  } else {
-    inet_pton(family, address.host.c_str(), &ipv4.sin_addr);
-  }
-  const UniqueFd socket_fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const std::string what = absl::StrCat("metrics address ", address.ToString());
-  if (!socket_fd.valid()) return ErrnoStatus(errno, what);
-  const int on = 1;
-  setsockopt(socket_fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  const int bound =
-      address.is_ipv6
-          ? bind(socket_fd.get(), reinterpret_cast<const sockaddr*>(&ipv6), sizeof(ipv6))
-          : bind(socket_fd.get(), reinterpret_cast<const sockaddr*>(&ipv4), sizeof(ipv4));
-  if (bound == 0 && listen(socket_fd.get(), 1) == 0) return absl::OkStatus();
-  if (errno == EADDRINUSE) {
-    return absl::UnavailableError(
-        absl::StrCat(what,
-                     " is in use by another process; choose another port, port 0 for a free "
-                     "one, or none"));
-  }
-  return ErrnoStatus(errno, what);
-}
-
-// The exporter reports by exceptions; they end here.
-absl::StatusOr<std::unique_ptr<prometheus::Exposer>> MakeExposer(const LoopbackAddress& address) {
-  RETURN_IF_ERROR(CheckBindable(address));
-  try {
-    auto exposer = std::make_unique<prometheus::Exposer>(address.ToString(), kExposerThreads);
-    if (exposer->GetListeningPorts().size() == 1) return exposer;
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(
-        absl::StrCat("metrics address ", address.ToString(), " cannot be served: ", error.what()));
-  }
-  return absl::UnavailableError(
-      absl::StrCat("metrics address ", address.ToString(), " cannot be served"));
-}
-
 }  // namespace
 
 class Telemetry::Implementation {
@@ -142,16 +87,14 @@ class Telemetry::Implementation {
   }
 
   absl::Status Serve(const std::string& address_text) {
-    absl::StatusOr<LoopbackAddress> address = ParseLoopbackAddress(address_text);
+    const absl::StatusOr<LoopbackAddress> address = ParseLoopbackAddress(address_text);
     if (!address.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat("metrics address: ", address.status().message()));
     }
-    ASSIGN_OR_RETURN(exposer_, MakeExposer(*address));
-    address->port = static_cast<uint16_t>(exposer_->GetListeningPorts().front());
-    address_ = address->ToString();
-    exposer_->RegisterCollectable(registry_);
-    exposer_->RegisterCollectable(collector_);
+    ASSIGN_OR_RETURN(endpoint_, MetricsEndpoint::Create(*address));
+    endpoint_->Add(registry_);
+    endpoint_->Add(collector_);
     return absl::OkStatus();
   }
 
@@ -171,9 +114,8 @@ class Telemetry::Implementation {
   LabelledCounter opens_refused_{*registry_, Metric::kOpensRefused};
   LabelledCounter consumed_bytes_{*registry_, Metric::kConsumedBytes};
   LabelledCounter client_major_faults_{*registry_, Metric::kClientMajorFaults};
-  std::string address_;
-  // Last, so that no scrape runs while the rest goes.
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  // Null when off. Last, so that no scrape runs while the rest goes.
+  std::unique_ptr<MetricsEndpoint> endpoint_;
 };
 
 absl::StatusOr<std::unique_ptr<Telemetry>> Telemetry::Create(const Options& options) {
@@ -187,7 +129,10 @@ Telemetry::Telemetry(std::unique_ptr<Implementation> implementation)
 
 Telemetry::~Telemetry() = default;
 
-std::string Telemetry::address() const { return implementation_->address_; }
+std::string Telemetry::address() const {
+  const MetricsEndpoint* endpoint = implementation_->endpoint_.get();
+  return endpoint == nullptr ? "" : endpoint->address().ToString();
+}
 
 void Telemetry::SetStore(const CheckpointStore* store) {
   implementation_->collector_->SetStore(store);

@@ -44,9 +44,9 @@ class Telemetry : public StagingObserver {
   // How a session ended: "closed", "process_exit", "replaced", "draining", "error". Here and
   // below, a word that metric_table.cc does not list counts as "other".
   void OnSessionEnded(absl::string_view outcome);
-  // One a session: effective policy's name and the kind of reason: "as_requested",
-  // "chosen_by_daemon", "native_requested", "incomplete_group", "disagreement",
-  // "signature_differs", "draining".
+  // One a session: effective policy's name and the kind of reason: "requested",
+  // "chosen_by_daemon", "decided_by_group", "native_in_group", "signature_mismatch",
+  // "group_incomplete".
   void OnDecision(absl::string_view effective, absl::string_view reason_class);
   // A stream that ended with an error before it was a session, by status code.
   void OnOpenRefused(const absl::Status& status);
