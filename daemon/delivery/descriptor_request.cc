@@ -45,7 +45,7 @@ DescriptorReply MakeDescriptorReply(const absl::Status& status, uint32_t accepte
   reply.accepted_count = accepted_count;
   const absl::string_view message = status.message();
   const size_t length = std::min(message.size(), sizeof(reply.message) - 1);
-  std::memcpy(reply.message, message.data(), length);
+  std::copy_n(message.begin(), length, reply.message);
   return reply;
 }
 
