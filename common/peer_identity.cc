@@ -1,14 +1,15 @@
 #include "common/peer_identity.h"
 
 #include <poll.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <optional>
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
 
 #include "common/errno_status.h"
 
@@ -40,8 +41,8 @@ absl::StatusOr<PeerIdentity> PeerIdentityOf(int socket) {
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
     return ErrnoStatus(errno, "getsockopt(SO_PEERCRED)");
   }
-  PeerIdentity peer = {.pid = credentials.pid, .uid = credentials.uid, .gid = credentials.gid,
-                       .pidfd = nullptr};
+  PeerIdentity peer = {
+      .pid = credentials.pid, .uid = credentials.uid, .gid = credentials.gid, .pidfd = nullptr};
   int pidfd = -1;
   length = sizeof(pidfd);
   if (getsockopt(socket, SOL_SOCKET, kSoPeerPidfd, &pidfd, &length) != 0) {

@@ -1,11 +1,10 @@
 // Who is at the other end of a Unix socket, as the kernel says.
 #pragma once
 
-#include <sys/types.h>
-
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include <sys/types.h>
 
 #include "common/unique_fd.h"
 

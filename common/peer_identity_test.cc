@@ -1,11 +1,11 @@
 #include "common/peer_identity.h"
 
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include <sys/socket.h>
+#include <sys/wait.h>
 
 #include "common/status_matchers.h"
 #include "common/unique_fd.h"

@@ -207,11 +207,13 @@ ExtentState StagingBoardView::state(uint64_t index) const {
   return value > kExtentStateMax ? ExtentState::kFailed : static_cast<ExtentState>(value);
 }
 
+bool StagingBoardView::closed() const {
+  return header_->phase.load(std::memory_order_acquire) !=
+         static_cast<uint32_t>(BoardPhase::kServing);
+}
+
 bool StagingBoardView::daemon_gone() const {
-  if (header_->phase.load(std::memory_order_acquire) !=
-      static_cast<uint32_t>(BoardPhase::kServing)) {
-    return true;
-  }
+  if (closed()) return true;
   const int64_t beat = header_->heartbeat_ns.load(std::memory_order_acquire);
   const int64_t now = MonotonicNow();
   // A beat from the future is a corrupt board.

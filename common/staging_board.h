@@ -143,6 +143,8 @@ class StagingBoardView {
   ExtentState state(uint64_t index) const;
   // The daemon closed the board, or its heartbeat stood still for kBoardHeartbeatTimeout.
   bool daemon_gone() const;
+  // The first of these two: it stops in good order.
+  bool closed() const;
 
   // Waits until the extent is kResident or kFailed, the daemon is gone, `*cancelled` (may be null)
   // is true, or the deadline has passed, and returns the state last seen. Wakes up by itself at

@@ -1,17 +1,16 @@
 #include "daemon/server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/grpcpp.h>
-#include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/server_posix.h>
-#include <sys/socket.h>
-
 #include <chrono>
 #include <optional>
 #include <utility>
 
 #include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/server_posix.h>
+#include <sys/socket.h>
 
 #include "common/status_macros.h"
 #include "daemon/delivery/descriptor_exchange.h"
@@ -60,9 +59,8 @@ struct Listeners {
 absl::StatusOr<Listeners> BindListeners(const Config& config) {
   Listeners listeners;
   ASSIGN_OR_RETURN(listeners.grpc, UnixListener::Bind(config.socket_path, SOCK_STREAM));
-  ASSIGN_OR_RETURN(
-      listeners.descriptors,
-      UnixListener::Bind(DescriptorSocketPath(config.socket_path), SOCK_SEQPACKET));
+  ASSIGN_OR_RETURN(listeners.descriptors,
+                   UnixListener::Bind(DescriptorSocketPath(config.socket_path), SOCK_SEQPACKET));
   return listeners;
 }
 
@@ -116,9 +114,8 @@ absl::StatusOr<std::unique_ptr<Server::Parts>> Server::Parts::Create(const Confi
   std::unique_ptr<Parts> parts(new Parts());
   ASSIGN_OR_RETURN(Listeners listeners, BindListeners(config));
   parts->socket_path_ = config.socket_path;
-  ASSIGN_OR_RETURN(parts->telemetry_,
-                   Telemetry::Create({.address = config.metrics_address,
-                                      .daemon_version = FORESTAGE_VERSION}));
+  ASSIGN_OR_RETURN(parts->telemetry_, Telemetry::Create({.address = config.metrics_address,
+                                                         .daemon_version = FORESTAGE_VERSION}));
   parts->observer_ = std::make_unique<TelemetrySessionObserver>(*parts->telemetry_);
   RETURN_IF_ERROR(parts->MakeSessions(config));
   RETURN_IF_ERROR(parts->MakeSockets(config, std::move(listeners)));
@@ -155,11 +152,11 @@ absl::Status Server::Parts::MakeSockets(const Config& config, Listeners listener
   RETURN_IF_ERROR(MakeGrpcServer());
   ASSIGN_OR_RETURN(exchange_,
                    DescriptorExchange::Create({}, std::move(listeners.descriptors), *directory_));
-  ASSIGN_OR_RETURN(acceptor_,
-                   ConnectionAcceptor::Create(
-                       std::move(listeners.grpc), peers_, [this](UniqueFd connection) {
-                         grpc::AddInsecureChannelFromFd(grpc_server_.get(), connection.Release());
-                       }));
+  ASSIGN_OR_RETURN(
+      acceptor_,
+      ConnectionAcceptor::Create(std::move(listeners.grpc), peers_, [this](UniqueFd connection) {
+        grpc::AddInsecureChannelFromFd(grpc_server_.get(), connection.Release());
+      }));
   return absl::OkStatus();
 }
 

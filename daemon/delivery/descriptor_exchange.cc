@@ -1,8 +1,5 @@
 #include "daemon/delivery/descriptor_exchange.h"
 
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-
 #include <array>
 #include <cerrno>
 #include <utility>
@@ -13,6 +10,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 
 #include "common/errno_status.h"
 #include "common/status_macros.h"

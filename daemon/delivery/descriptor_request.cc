@@ -18,9 +18,9 @@ absl::StatusOr<DescriptorRequest> ParseDescriptorRequest(absl::Span<const std::b
   DescriptorRequest request;
   std::memcpy(&request, bytes.data(), sizeof(request));
   if (request.version != kDescriptorProtocolVersion) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("descriptor protocol version ", request.version, " is not served; ",
-                     kDescriptorProtocolVersion, " is"));
+    return absl::InvalidArgumentError(absl::StrCat("descriptor protocol version ", request.version,
+                                                   " is not served; ", kDescriptorProtocolVersion,
+                                                   " is"));
   }
   // Compared as a number: an enum of foreign bytes may hold any.
   const auto kind = static_cast<uint32_t>(request.kind);

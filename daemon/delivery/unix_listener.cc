@@ -1,10 +1,6 @@
 #include "daemon/delivery/unix_listener.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,6 +12,10 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 
 #include "common/errno_status.h"
 #include "common/status_macros.h"
@@ -33,9 +33,9 @@ constexpr int kLockAttemptsMax = 16;
 absl::StatusOr<sockaddr_un> AddressOf(const std::string& path) {
   sockaddr_un address = {};
   if (path.empty() || path[0] != '/' || path.size() >= sizeof(address.sun_path)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("socket path \"", path, "\" must be absolute and have at most ",
-                     sizeof(address.sun_path) - 1, " bytes"));
+    return absl::InvalidArgumentError(absl::StrCat("socket path \"", path,
+                                                   "\" must be absolute and have at most ",
+                                                   sizeof(address.sun_path) - 1, " bytes"));
   }
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.data(), path.size());
@@ -67,8 +67,8 @@ absl::StatusOr<UniqueFd> TakeLock(const std::string& path) {
     if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) return ErrnoStatus(errno, absl::StrCat("locking ", path));
       return absl::FailedPreconditionError(
-          absl::StrCat("another forestaged (pid ", HolderOf(lock.get()),
-                       ") holds ", path, "; stop it, or give this one another socket path"));
+          absl::StrCat("another forestaged (pid ", HolderOf(lock.get()), ") holds ", path,
+                       "; stop it, or give this one another socket path"));
     }
     struct stat held = {};
     struct stat named = {};
@@ -177,8 +177,7 @@ absl::Status UnixListener::Refuse(absl::Status why) {
 
 absl::StatusOr<UnixListener::Connection> UnixListener::Accept() {
   Connection connection;
-  connection.socket.Reset(
-      accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  connection.socket.Reset(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!connection.socket.valid()) {
     const int error = errno;
     if (error == EMFILE || error == ENFILE) {
@@ -194,13 +193,13 @@ absl::StatusOr<UnixListener::Connection> UnixListener::Accept() {
   }
   absl::StatusOr<PeerIdentity> peer = PeerIdentityOf(connection.socket.get());
   if (!peer.ok()) {
-    return Refuse(absl::UnauthenticatedError(
-        absl::StrCat("peer unknown: ", peer.status().message())));
+    return Refuse(
+        absl::UnauthenticatedError(absl::StrCat("peer unknown: ", peer.status().message())));
   }
   if (peer->uid != 0 && peer->uid != geteuid()) {
-    return Refuse(absl::PermissionDeniedError(
-        absl::StrCat("uid ", peer->uid, " (pid ", peer->pid, ") is neither root nor uid ",
-                     geteuid(), ", which runs this daemon")));
+    return Refuse(absl::PermissionDeniedError(absl::StrCat("uid ", peer->uid, " (pid ", peer->pid,
+                                                           ") is neither root nor uid ", geteuid(),
+                                                           ", which runs this daemon")));
   }
   connection.peer = std::move(*peer);
   return connection;

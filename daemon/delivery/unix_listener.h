@@ -1,14 +1,13 @@
 // A listening Unix socket that belongs to one daemon.
 #pragma once
 
-#include <sys/types.h>
-
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include <sys/types.h>
 
 #include "common/peer_identity.h"
 #include "common/unique_fd.h"

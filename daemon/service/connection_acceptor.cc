@@ -1,13 +1,13 @@
 #include "daemon/service/connection_acceptor.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <utility>
 
 #include "spdlog/spdlog.h"
+#include <sys/eventfd.h>
 
 #include "common/errno_status.h"
 
@@ -24,8 +24,8 @@ absl::StatusOr<std::unique_ptr<ConnectionAcceptor>> ConnectionAcceptor::Create(
     std::unique_ptr<UnixListener> listener, PeerTable& peers, Handover handover) {
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return ErrnoStatus(errno, "eventfd");
-  return std::unique_ptr<ConnectionAcceptor>(new ConnectionAcceptor(
-      std::move(listener), peers, std::move(handover), std::move(wake)));
+  return std::unique_ptr<ConnectionAcceptor>(
+      new ConnectionAcceptor(std::move(listener), peers, std::move(handover), std::move(wake)));
 }
 
 ConnectionAcceptor::~ConnectionAcceptor() { Stop(); }

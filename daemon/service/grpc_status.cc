@@ -7,8 +7,8 @@
 namespace forestage {
 namespace {
 
-// gRPC carries the message in a header, percent-encoded, and clients take headers of 8 KiB in all by
-// default. A list of damaged shards can be longer.
+// gRPC carries the message in a header, percent-encoded, and clients take headers of 8 KiB in all
+// by default. A list of damaged shards can be longer.
 constexpr size_t kMessageBytesMax = 2048;
 
 }  // namespace

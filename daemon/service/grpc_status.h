@@ -1,9 +1,8 @@
 // absl::Status -> grpc::Status, in one place.
 #pragma once
 
-#include <grpcpp/support/status.h>
-
 #include "absl/status/status.h"
+#include <grpcpp/support/status.h>
 
 namespace forestage {
 

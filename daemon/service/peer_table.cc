@@ -1,12 +1,11 @@
 #include "daemon/service/peer_table.h"
 
-#include <sys/stat.h>
-
 #include <cerrno>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include <sys/stat.h>
 
 #include "common/errno_status.h"
 
@@ -40,8 +39,7 @@ absl::StatusOr<PeerIdentity> PeerTable::Find(absl::string_view grpc_peer) const 
 void PeerTable::DropClosed() {
   for (auto entry = entries_.begin(); entry != entries_.end();) {
     struct stat attributes = {};
-    if (fstat(entry->first, &attributes) != 0 ||
-        attributes.st_ino != entry->second.socket_inode) {
+    if (fstat(entry->first, &attributes) != 0 || attributes.st_ino != entry->second.socket_inode) {
       entry = entries_.erase(entry);
     } else {
       ++entry;

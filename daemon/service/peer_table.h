@@ -1,8 +1,6 @@
 // Which process is behind a connection that was handed to gRPC.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <map>
 
@@ -11,13 +9,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include <sys/types.h>
 
 #include "common/peer_identity.h"
 
 namespace forestage {
 
-// By descriptor number, since gRPC names such a peer "fd:N". gRPC closes descriptors without telling
-// us and the kernel reuses numbers, so an entry is overwritten at accept, and entries whose
+// By descriptor number, since gRPC names such a peer "fd:N". gRPC closes descriptors without
+// telling us and the kernel reuses numbers, so an entry is overwritten at accept, and entries whose
 // descriptor is not the same socket any more are dropped. Thread-safe.
 class PeerTable {
  public:

@@ -24,9 +24,8 @@ SessionTerms FromProto(const v1::OpenRequest& request) {
   terms.path = request.path();
   terms.shards.reserve(static_cast<size_t>(request.shards_size()));
   for (const v1::Shard& shard : request.shards()) {
-    terms.shards.push_back({.name = shard.name(),
-                            .size_bytes = shard.size_bytes(),
-                            .mtime_ns = shard.mtime_ns()});
+    terms.shards.push_back(
+        {.name = shard.name(), .size_bytes = shard.size_bytes(), .mtime_ns = shard.mtime_ns()});
   }
   terms.demand_follows = request.demand_follows();
   return terms;

@@ -14,8 +14,8 @@ absl::StatusOr<uint32_t> SessionDirectory::AddShards(uint64_t session, uint32_t 
   return registry_.AddShards(session, first_index, std::move(descriptors));
 }
 
-void SessionDirectory::WhenReady(
-    uint64_t session, std::function<void(absl::StatusOr<DeliveredDescriptors>)> done) {
+void SessionDirectory::WhenReady(uint64_t session,
+                                 std::function<void(absl::StatusOr<DeliveredDescriptors>)> done) {
   registry_.WhenReady(session, [done = std::move(done)](absl::StatusOr<SessionDelivery> delivery) {
     if (!delivery.ok()) return done(delivery.status());
     done(DeliveredDescriptors{.catalog = std::move(delivery->catalog),

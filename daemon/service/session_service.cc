@@ -16,16 +16,16 @@
 namespace forestage {
 namespace {
 
-// One stream. gRPC calls the On...Done methods, one read at a time; the registry calls the listener's
-// methods under its lock. Events wait in a queue, since gRPC takes one write at a time.
+// One stream. gRPC calls the On...Done methods, one read at a time; the registry calls the
+// listener's methods under its lock. Events wait in a queue, since gRPC takes one write at a time.
 class SessionStream final : public grpc::ServerBidiReactor<v1::SessionRequest, v1::SessionEvent>,
                             public SessionListener {
  public:
   // A stream whose `peer` is an error ends with it.
   static SessionStream* Begin(const SessionService::Options& options, SessionRegistry& registry,
                               absl::StatusOr<PeerIdentity> peer) {
-    auto stream = std::shared_ptr<SessionStream>(
-        new SessionStream(options, registry, std::move(peer)));
+    auto stream =
+        std::shared_ptr<SessionStream>(new SessionStream(options, registry, std::move(peer)));
     stream->self_ = stream;
     SessionStream* const reactor = stream.get();
     reactor->StartRead(&reactor->request_);
@@ -121,14 +121,13 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::SessionRequest, v
         break;
       }
       case v1::SessionRequest::kUrgent:
-        registry_.AddUrgent(
-            id, std::vector<uint64_t>(request_.urgent().extent_indexes().begin(),
-                                      request_.urgent().extent_indexes().end()));
+        registry_.AddUrgent(id, std::vector<uint64_t>(request_.urgent().extent_indexes().begin(),
+                                                      request_.urgent().extent_indexes().end()));
         break;
       case v1::SessionRequest::kConsumed:
-        registry_.MarkConsumed(
-            id, std::vector<uint32_t>(request_.consumed().tensor_indexes().begin(),
-                                      request_.consumed().tensor_indexes().end()));
+        registry_.MarkConsumed(id,
+                               std::vector<uint32_t>(request_.consumed().tensor_indexes().begin(),
+                                                     request_.consumed().tensor_indexes().end()));
         break;
       case v1::SessionRequest::kProgress:
         registry_.RequestProgress(id, request_.progress().major_faults());
@@ -181,7 +180,8 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::SessionRequest, v
     return end_.has_value();
   }
 
-  // Begins the next write, or the end after the last one. The lock is not held while gRPC is called.
+  // Begins the next write, or the end after the last one. The lock is not held while gRPC is
+  // called.
   void Pump() ABSL_LOCKS_EXCLUDED(mutex_) {
     bool finish = false;
     {

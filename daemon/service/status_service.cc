@@ -107,7 +107,8 @@ absl::StatusOr<size_t> StatusService::ParsePageToken(const std::string& token, s
   uint64_t position = 0;
   if (parts.size() != 2 || parts[0] != absl::StrCat(absl::Hex(options_.generation)) ||
       !absl::SimpleAtoi(parts[1], &position) || position < first || position > last) {
-    return absl::InvalidArgumentError("page_token is not one that this daemon made for this prefix");
+    return absl::InvalidArgumentError(
+        "page_token is not one that this daemon made for this prefix");
   }
   return position;
 }

@@ -1,8 +1,6 @@
 #include "daemon/session/exit_watch.h"
 
 #include <fcntl.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +8,8 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 
 #include "common/errno_status.h"
 
@@ -63,11 +63,11 @@ void ExitWatch::Forget(SessionId session) {
 }
 
 std::vector<SessionId> ExitWatch::Wait(absl::Time deadline) {
-  const absl::Duration left =
-      std::clamp(deadline - absl::Now(), absl::ZeroDuration(),
-                 absl::Milliseconds(kWaitMillisecondsMax));
+  const absl::Duration left = std::clamp(deadline - absl::Now(), absl::ZeroDuration(),
+                                         absl::Milliseconds(kWaitMillisecondsMax));
   // Rounded up, or the last millisecond would be a busy loop.
-  const int timeout_ms = static_cast<int>(absl::ToInt64Milliseconds(left + absl::Microseconds(999)));
+  const int timeout_ms =
+      static_cast<int>(absl::ToInt64Milliseconds(left + absl::Microseconds(999)));
   std::array<epoll_event, 64> events;
   const int count =
       epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);

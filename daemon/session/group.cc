@@ -33,23 +33,23 @@ Group::Group(const GroupMember& founder, absl::Time deadline)
 absl::Status Group::Join(const GroupMember& member) {
   CHECK(member.local_rank < member.local_size);
   if (member.local_size != local_size_) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        DescribeRank(member.local_rank, member.pid), " says local size ", member.local_size,
-        ", but ", DescribeRank(founder_.local_rank, founder_.pid),
-        " opened this group with local size ", local_size_));
+    return absl::InvalidArgumentError(
+        absl::StrCat(DescribeRank(member.local_rank, member.pid), " says local size ",
+                     member.local_size, ", but ", DescribeRank(founder_.local_rank, founder_.pid),
+                     " opened this group with local size ", local_size_));
   }
   if (member.agreement != agreement_) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        DescribeRank(member.local_rank, member.pid), " asks for ",
-        SessionAgreementName(member.agreement), " agreement, but ",
-        DescribeRank(founder_.local_rank, founder_.pid), " opened this group with ",
-        SessionAgreementName(agreement_), " agreement"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(DescribeRank(member.local_rank, member.pid), " asks for ",
+                     SessionAgreementName(member.agreement), " agreement, but ",
+                     DescribeRank(founder_.local_rank, founder_.pid), " opened this group with ",
+                     SessionAgreementName(agreement_), " agreement"));
   }
   const auto [entry, inserted] = members_.try_emplace(member.local_rank);
   if (!inserted) {
     return absl::AlreadyExistsError(absl::StrCat(
-        "local rank ", member.local_rank, " of this group is held by pid ",
-        entry->second.terms.pid, ", which is alive; is another copy of this job running?"));
+        "local rank ", member.local_rank, " of this group is held by pid ", entry->second.terms.pid,
+        ", which is alive; is another copy of this job running?"));
   }
   entry->second.terms = member;
   return absl::OkStatus();
@@ -180,9 +180,9 @@ SessionDecision Group::DecisionFor(const Member& member) const {
     decision.effective = SessionPolicy::kNative;
     decision.activated = false;
     decision.reason_class = ReasonClass::kSignatureMismatch;
-    decision.reason = absl::StrCat(
-        "this rank sees another checkpoint than the group's, which is that of rank ",
-        signature_rank_, " (names, sizes, times or headers of the shards differ)");
+    decision.reason =
+        absl::StrCat("this rank sees another checkpoint than the group's, which is that of rank ",
+                     signature_rank_, " (names, sizes, times or headers of the shards differ)");
     return decision;
   }
   const std::string decider = DescribeRank(founder_.local_rank, founder_.pid);
@@ -206,8 +206,7 @@ SessionDecision Group::DecisionFor(const Member& member) const {
 bool Group::MayReadAhead(SessionId session) const {
   const Member* member = FindMember(session);
   CHECK(member != nullptr && member->signature.has_value());
-  const SessionPolicy policy =
-      verdict_.has_value() ? verdict_->policy : Resolve(founder_.policy);
+  const SessionPolicy policy = verdict_.has_value() ? verdict_->policy : Resolve(founder_.policy);
   return policy == SessionPolicy::kRankStripedReadAhead && member->signature == signature_;
 }
 

@@ -208,7 +208,8 @@ class GroupPlay {
 
 TEST(GroupModelTest, PromisesHoldInRandomInterleavings) {
   const char* const fixed = std::getenv("FORESTAGE_SEED");
-  const uint64_t first = fixed != nullptr ? std::strtoull(fixed, nullptr, 10) : std::random_device()();
+  const uint64_t first =
+      fixed != nullptr ? std::strtoull(fixed, nullptr, 10) : std::random_device()();
   const int runs = fixed != nullptr ? 1 : kRunsMax;
   for (int i = 0; i < runs; ++i) {
     const uint64_t seed = first + static_cast<uint64_t>(i);

@@ -203,7 +203,8 @@ TEST(GroupTest, HeldSeatIsRefusedAndNamesThePid) {
   GroupMember second = Eager(0, 2);
   second.session = 200;
   second.pid = 2000;
-  EXPECT_THAT(group.Join(second), StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("pid 1000")));
+  EXPECT_THAT(group.Join(second),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("pid 1000")));
   group.Leave(100);
   EXPECT_TRUE(group.empty());
   EXPECT_OK(group.Join(second));

@@ -1,7 +1,6 @@
 #include "daemon/session/session_registry.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
+#include <sys/random.h>
 
 #include "common/check.h"
 #include "common/errno_status.h"
@@ -108,8 +108,7 @@ Group& SessionRegistry::FindOrFound(const GroupKey& key, const GroupMember& memb
   return *group;
 }
 
-absl::StatusOr<SessionId> SessionRegistry::Open(const SessionTerms& terms,
-                                                const PeerIdentity& peer,
+absl::StatusOr<SessionId> SessionRegistry::Open(const SessionTerms& terms, const PeerIdentity& peer,
                                                 std::shared_ptr<SessionListener> listener) {
   RETURN_IF_ERROR(ValidateSessionTerms(terms));
   ASSIGN_OR_RETURN(const SessionToken token, MakeToken());
@@ -190,9 +189,9 @@ absl::StatusOr<uint32_t> SessionRegistry::AddShards(SessionId id, uint32_t first
   if (session == nullptr) return absl::NotFoundError("the session has ended");
   const size_t expected = session->terms.shards.size();
   if (first_index != session->received_count || descriptors.size() > expected - first_index) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "shards ", first_index, " to ", first_index + descriptors.size(), " were sent, but ",
-        session->received_count, " of ", expected, " have come"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("shards ", first_index, " to ", first_index + descriptors.size(),
+                     " were sent, but ", session->received_count, " of ", expected, " have come"));
   }
   for (UniqueFd& descriptor : descriptors) session->received.push_back(std::move(descriptor));
   session->received_count += static_cast<uint32_t>(descriptors.size());
@@ -263,8 +262,7 @@ void SessionRegistry::GiveOutcomes(Group& group) {
         "effective={} activated={} reason_class={} reason=\"{}\"",
         absl::CEscape(session.terms.group_name), absl::CEscape(session.terms.launch_nonce),
         absl::CEscape(session.terms.path), session.terms.local_rank, session.terms.local_size,
-        session.peer.pid, session.peer.uid,
-        std::string(SessionPolicyName(decision.requested)),
+        session.peer.pid, session.peer.uid, std::string(SessionPolicyName(decision.requested)),
         std::string(SessionPolicyName(decision.effective)), decision.activated,
         std::string(ReasonClassName(decision.reason_class)), absl::CEscape(decision.reason));
     if (observer_ != nullptr) {
@@ -306,9 +304,9 @@ void SessionRegistry::AddDemand(SessionId id, absl::Span<const DemandItem> items
   session->demand_items += items.size();
   if (items.size() > kDemandItemsPerMessageMax ||
       session->demand_items > kDemandItemsPerSessionMax) {
-    return EndInvalid(id, absl::StrCat("a demand of more than ", kDemandItemsPerMessageMax,
-                                       " items a message or ", kDemandItemsPerSessionMax,
-                                       " a session"));
+    return EndInvalid(
+        id, absl::StrCat("a demand of more than ", kDemandItemsPerMessageMax,
+                         " items a message or ", kDemandItemsPerSessionMax, " a session"));
   }
   // A native rank reads by itself; its demand is checked by nobody.
   if (!session->reading) return;
@@ -346,8 +344,8 @@ void SessionRegistry::MarkConsumed(SessionId id, absl::Span<const uint32_t> tens
   uint64_t bytes = 0;
   for (const uint32_t index : tensor_indexes) {
     if (index >= session->consumed.size()) {
-      return EndInvalid(id, absl::StrCat("consumed tensor ", index, " of ",
-                                         session->consumed.size()));
+      return EndInvalid(id,
+                        absl::StrCat("consumed tensor ", index, " of ", session->consumed.size()));
     }
     if (session->consumed[index]) continue;
     session->consumed[index] = true;
@@ -387,9 +385,9 @@ absl::Time SessionRegistry::Tick() {
   }
   for (const SessionId id : expired) {
     const Session& session = *Find(id);
-    const absl::Status status = absl::DeadlineExceededError(absl::StrCat(
-        "descriptors of ", session.received_count, " of ", session.terms.shards.size(),
-        " shards came within ", absl::FormatDuration(options_.descriptor_timeout)));
+    const absl::Status status = absl::DeadlineExceededError(
+        absl::StrCat("descriptors of ", session.received_count, " of ", session.terms.shards.size(),
+                     " shards came within ", absl::FormatDuration(options_.descriptor_timeout)));
     End(id, "error", status);
   }
   for (const auto& [key, group] : groups_) {

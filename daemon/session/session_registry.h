@@ -135,10 +135,9 @@ class SessionRegistry {
   // holds descriptors of. The last one starts the preparation. NOT_FOUND: the session has ended;
   // INVALID_ARGUMENT: a gap, or more than the open request has shards.
   absl::StatusOr<uint32_t> AddShards(SessionId id, uint32_t first_index,
-                                     std::vector<UniqueFd> descriptors)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls `done` once, at once or later, under the registry's lock: when the checkpoint is ready, or
-  // with what ended the session. FAILED_PRECONDITION: shards are missing.
+                                     std::vector<UniqueFd> descriptors) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Calls `done` once, at once or later, under the registry's lock: when the checkpoint is ready,
+  // or with what ended the session. FAILED_PRECONDITION: shards are missing.
   void WhenReady(SessionId id, std::function<void(absl::StatusOr<SessionDelivery>)> done)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -151,8 +150,8 @@ class SessionRegistry {
   // Answers with a progress event, now. `major_faults` of its process so far.
   void RequestProgress(SessionId id, uint64_t major_faults) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Keeps deadlines: strict groups, descriptors that do not come, progress. Returns when it wants to
-  // be called next; ExitWatch::Wake() is called when that has become earlier.
+  // Keeps deadlines: strict groups, descriptors that do not come, progress. Returns when it wants
+  // to be called next; ExitWatch::Wake() is called when that has become earlier.
   absl::Time Tick() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Tells every session that the daemon is draining; Open is UNAVAILABLE from now on.

@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +18,8 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "common/status_matchers.h"
 #include "daemon/session/checkpoint_store_fake.h"
@@ -434,17 +434,22 @@ TEST_F(SessionRegistryTest, DemandAndConsumptionAreCheckedAndCounted) {
 
 TEST_F(SessionRegistryTest, RefusesWhatIsOutsideItsLimits) {
   SessionTerms terms = Terms(2, 2);
-  EXPECT_THAT(TryOpen(terms), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("local_rank")));
+  EXPECT_THAT(TryOpen(terms),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("local_rank")));
   terms = Terms(0, 0);
-  EXPECT_THAT(TryOpen(terms), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("local_size")));
+  EXPECT_THAT(TryOpen(terms),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("local_size")));
   terms = Terms(0, 100'000);
-  EXPECT_THAT(TryOpen(terms), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("local_size")));
+  EXPECT_THAT(TryOpen(terms),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("local_size")));
   terms = Terms(0, 1);
   terms.group_name.clear();
-  EXPECT_THAT(TryOpen(terms), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("group.name")));
+  EXPECT_THAT(TryOpen(terms),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("group.name")));
   terms = Terms(0, 1);
   terms.group_name.assign(257, 'x');
-  EXPECT_THAT(TryOpen(terms), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("group.name")));
+  EXPECT_THAT(TryOpen(terms),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("group.name")));
   terms = Terms(0, 1);
   terms.shards[0].name = "../escape";
   EXPECT_THAT(TryOpen(terms), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("escape")));

@@ -14,17 +14,17 @@ namespace {
 
 absl::Status CheckLength(absl::string_view field, absl::string_view value, size_t bytes_max) {
   if (value.size() <= bytes_max) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, " has ", value.size(),
-                                                 " bytes; at most ", bytes_max, " are allowed"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " has ", value.size(), " bytes; at most ", bytes_max, " are allowed"));
 }
 
 absl::Status CheckShard(size_t index, const ShardTerms& shard) {
   const absl::string_view name = shard.name;
   if (name.empty() || name.size() > kShardNameBytesMax || name == "." || name == ".." ||
       name.find('/') != absl::string_view::npos || name.find('\0') != absl::string_view::npos) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shards[", index, "].name \"", absl::CEscape(name.substr(0, 300)),
-                     "\" is no file name: 1 to ", kShardNameBytesMax, " bytes without NUL and '/'"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "shards[", index, "].name \"", absl::CEscape(name.substr(0, 300)),
+        "\" is no file name: 1 to ", kShardNameBytesMax, " bytes without NUL and '/'"));
   }
   if (shard.size_bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
     return absl::InvalidArgumentError(
@@ -49,14 +49,13 @@ absl::Status ValidateSessionTerms(const SessionTerms& terms) {
                                                    "; 1 to ", kLocalSizeMax, " are allowed"));
   }
   if (terms.local_rank >= terms.local_size) {
-    return absl::InvalidArgumentError(absl::StrCat("local_rank ", terms.local_rank,
-                                                   " is not below group.local_size ",
-                                                   terms.local_size));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "local_rank ", terms.local_rank, " is not below group.local_size ", terms.local_size));
   }
   if (terms.agreement_timeout > kAgreementTimeoutMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("agreement_timeout_ms is above ",
-                     absl::ToInt64Milliseconds(kAgreementTimeoutMax), " (one hour)"));
+    return absl::InvalidArgumentError(absl::StrCat("agreement_timeout_ms is above ",
+                                                   absl::ToInt64Milliseconds(kAgreementTimeoutMax),
+                                                   " (one hour)"));
   }
   if (terms.shards.empty()) return absl::InvalidArgumentError("shards is empty");
   if (terms.shards.size() > kShardsPerSessionMax) {

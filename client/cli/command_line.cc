@@ -1,0 +1,291 @@
+#include "client/cli/command_line.h"
+
+#include <cstdlib>
+#include <functional>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "client/cli/byte_format.h"
+#include "client/cli/demo_command.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/global_options.h"
+#include "client/cli/health_command.h"
+#include "client/cli/load_command.h"
+#include "client/cli/ls_command.h"
+#include "client/cli/output.h"
+#include "client/cli/rank_load.h"
+#include "client/cli/rank_options.h"
+#include "client/cli/stage_command.h"
+#include "client/cli/status_command.h"
+
+namespace forestage {
+namespace {
+
+constexpr char kDescription[] =
+    "Forestage reads a checkpoint once per node and lets all local ranks load it from memory.";
+
+constexpr char kExitCodes[] =
+    "Exit codes:\n"
+    "  0  done\n"
+    "  1  the operation failed; standard error says what to do\n"
+    "  2  wrong usage; nothing was done\n"
+    "  3  no daemon where one is needed (status, health, stage)\n"
+    "  4  load --verify found bytes that differ from the file's";
+
+std::string Footer(const char* examples) {
+  return absl::StrCat("Examples:\n", examples, "\n", kExitCodes);
+}
+
+// All commands' options; they live as long as the parser that writes into them.
+struct Parsed {
+  GlobalOptions global;
+  LsOptions ls;
+  StageOptions stage;
+  LoadOptions load;
+  RankOptions rank;
+  DemoOptions demo;
+  // Of load and rank; checked by the parser, then turned into values.
+  std::string share = "all";
+  std::string policy = "auto";
+  std::string agreement = "eager";
+  std::string demo_size = "1GiB";
+  std::string demo_architecture = "llama";
+  // The command that was given.
+  std::function<ExitCode()> run;
+  // The command cannot do anything without a daemon.
+  bool needs_daemon = false;
+};
+
+// They stand before and after the command's name alike.
+void AddGlobalOptions(CLI::App& app, GlobalOptions& global) {
+  app.add_option("--socket", global.socket_path,
+                 absl::StrCat("The daemon's socket [$", kSocketPathVariable, ", else ",
+                              kSocketPathDefault, "]"))
+      ->type_name("PATH");
+  app.add_flag("--no-daemon", global.no_daemon, "Ask no daemon; read the files in this process");
+  app.add_flag("--json", global.json,
+               "Facts and errors as one JSON document on standard output, no progress");
+}
+
+CLI::App* AddCommand(CLI::App& app, Parsed& parsed, const char* name, const char* description,
+                     const char* examples) {
+  CLI::App* command = app.add_subcommand(name, description);
+  AddGlobalOptions(*command, parsed.global);
+  command->footer(Footer(examples));
+  return command;
+}
+
+// Makes ParseBytes a check of CLI11, where an empty answer means that the text is fine.
+std::string CheckSize(const std::string& text) {
+  const absl::StatusOr<uint64_t> bytes = ParseBytes(text);
+  return bytes.ok() ? std::string() : std::string(bytes.status().message());
+}
+
+void AddLs(CLI::App& app, Parsed& parsed) {
+  CLI::App* command = AddCommand(app, parsed, "ls", "List what a checkpoint holds",
+                                 "  forestage ls /models/llama\n"
+                                 "  forestage ls /models/llama model.layers.0.\n"
+                                 "  forestage ls --json /models/llama\n");
+  command->add_option("DIR", parsed.ls.directory, "Directory of the checkpoint")->required();
+  command->add_option("PREFIX", parsed.ls.prefix, "Only tensors whose name begins so");
+  command->callback([&parsed] { parsed.run = [&] { return RunLs(parsed.global, parsed.ls); }; });
+}
+
+void AddStage(CLI::App& app, Parsed& parsed) {
+  CLI::App* command = AddCommand(app, parsed, "stage",
+                                 "Bring a checkpoint into memory and hold it there until Ctrl-C",
+                                 "  forestage stage /models/llama\n"
+                                 "  forestage stage --once --json /models/llama\n");
+  command->add_option("DIR", parsed.stage.directory, "Directory of the checkpoint")->required();
+  command->add_flag("--once", parsed.stage.once, "Leave when all is in memory");
+  command->callback([&parsed] {
+    parsed.needs_daemon = true;
+    parsed.run = [&] { return RunStage(parsed.global, parsed.stage); };
+  });
+}
+
+// Options that load and rank have in common.
+void AddSharingOptions(CLI::App& command, Parsed& parsed) {
+  command.add_option("--share", parsed.share, "What each rank takes: every tensor, or its rows")
+      ->check(CLI::IsMember({"all", "rows"}))
+      ->type_name("")
+      ->capture_default_str();
+  command.add_option("--policy", parsed.policy, "Who reads")
+      ->check(CLI::IsMember({"auto", "native", "rank_striped_read_ahead"}))
+      ->type_name("")
+      ->capture_default_str();
+  command
+      .add_option("--agreement", parsed.agreement,
+                  "When the ranks are told the decision: each at its open, or all at once")
+      ->check(CLI::IsMember({"eager", "strict"}))
+      ->type_name("")
+      ->capture_default_str();
+}
+
+void AddLoad(CLI::App& app, Parsed& parsed) {
+  CLI::App* command = AddCommand(
+      app, parsed, "load", "Load a checkpoint with several rank processes",
+      "  forestage load /models/llama --ranks 4\n"
+      "  forestage load /models/llama --ranks 8 --share rows --verify\n"
+      "  forestage load /models/llama --ranks 2 --no-daemon --digests sums.txt --json\n");
+  LoadOptions& load = parsed.load;
+  command->add_option("DIR", load.directory, "Directory of the checkpoint")->required();
+  command->add_option("--ranks", load.ranks, "Number of rank processes")
+      ->required()
+      ->check(CLI::Range(uint32_t{1}, kRanksMax))
+      ->type_name("N");
+  AddSharingOptions(*command, parsed);
+  command->add_flag("--verify", load.verify,
+                    "Each rank compares every slice with its own read of the file");
+  command
+      ->add_option("--digests", load.digests_path,
+                   "Write a line 'rank name sha256' for every slice to this file")
+      ->type_name("FILE");
+  command->add_option("--group", load.group_name, "Name of the group [a name of its own]")
+      ->type_name("NAME");
+  command->callback([&parsed] {
+    parsed.load.share = *ShareFromName(parsed.share);
+    parsed.load.policy = *PolicyFromName(parsed.policy);
+    parsed.load.agreement = *AgreementFromName(parsed.agreement);
+    parsed.run = [&] { return RunLoad(parsed.global, parsed.load); };
+  });
+}
+
+// What `load` starts; see RankArguments. Not for people, so it stands in no help.
+void AddRank(CLI::App& app, Parsed& parsed) {
+  CLI::App* command = AddCommand(app, parsed, kRankCommandName, "One rank of load", "");
+  command->group("");
+  RankOptions& rank = parsed.rank;
+  command->add_option("--directory", rank.directory)->required();
+  command->add_option("--rank", rank.rank)->required();
+  command->add_option("--ranks", rank.ranks)->required()->check(CLI::Range(uint32_t{1}, kRanksMax));
+  AddSharingOptions(*command, parsed);
+  command->add_option("--group", rank.group_name)->required();
+  command->add_option("--nonce", rank.launch_nonce)->required();
+  command->add_flag("--verify", rank.verify);
+  command->add_flag("--digests", rank.digests);
+  command->callback([&parsed] {
+    if (parsed.rank.rank >= parsed.rank.ranks)
+      throw CLI::ValidationError("--rank", "must be less than --ranks");
+    parsed.rank.share = *ShareFromName(parsed.share);
+    parsed.rank.policy = *PolicyFromName(parsed.policy);
+    parsed.rank.agreement = *AgreementFromName(parsed.agreement);
+    parsed.run = [&] { return RunRank(parsed.global, parsed.rank); };
+  });
+}
+
+void AddStatus(CLI::App& app, Parsed& parsed) {
+  CLI::App* command = AddCommand(app, parsed, "status", "Show what the daemon holds now",
+                                 "  forestage status\n  forestage status --json\n");
+  command->callback([&parsed] {
+    parsed.needs_daemon = true;
+    parsed.run = [&] { return RunStatus(parsed.global); };
+  });
+}
+
+void AddHealth(CLI::App& app, Parsed& parsed) {
+  CLI::App* command = AddCommand(app, parsed, "health", "Ask whether the daemon is ready to serve",
+                                 "  forestage health && echo ready\n");
+  command->callback([&parsed] {
+    parsed.needs_daemon = true;
+    parsed.run = [&] { return RunHealth(parsed.global); };
+  });
+}
+
+void AddDemo(CLI::App& app, Parsed& parsed) {
+  CLI::App* command =
+      AddCommand(app, parsed, "demo", "Write a checkpoint to try things with",
+                 "  forestage demo /tmp/demo\n"
+                 "  forestage demo /tmp/moe --arch mixtral --size 4GiB --shards 8\n");
+  DemoOptions& demo = parsed.demo;
+  command->add_option("DIR", demo.directory, "Directory to write into; made when it is missing")
+      ->required();
+  command->add_option("--size", parsed.demo_size, "About so many bytes of tensors")
+      ->check(CheckSize)
+      ->type_name("SIZE")
+      ->capture_default_str();
+  command->add_option("--shards", demo.shard_count, "Number of weight files")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--arch", parsed.demo_architecture, "Whose names and shapes")
+      ->check(CLI::IsMember({"llama", "mixtral"}))
+      ->type_name("")
+      ->capture_default_str();
+  command->add_flag("--force", demo.force, "Write into a directory that is not empty");
+  command->callback([&parsed] {
+    parsed.demo.size_bytes = *ParseBytes(parsed.demo_size);
+    parsed.demo.architecture = parsed.demo_architecture == "mixtral" ? DemoArchitecture::kMixtral
+                                                                     : DemoArchitecture::kLlama;
+    parsed.run = [&] { return RunDemo(parsed.global, parsed.demo); };
+  });
+}
+
+ExitCode RunVersion(const GlobalOptions& global) {
+  if (global.json) {
+    PrintJson({{"version", FORESTAGE_VERSION}});
+  } else {
+    PrintText("forestage " FORESTAGE_VERSION "\n");
+  }
+  return ExitCode::kOk;
+}
+
+void AddVersion(CLI::App& app, Parsed& parsed) {
+  CLI::App* command =
+      AddCommand(app, parsed, "version", "Print the version", "  forestage version\n");
+  command->callback([&parsed] { parsed.run = [&] { return RunVersion(parsed.global); }; });
+}
+
+void ResolveSocketPath(GlobalOptions& global) {
+  if (!global.socket_path.empty()) return;
+  const char* variable = std::getenv(kSocketPathVariable);
+  global.socket_path = variable != nullptr && *variable != '\0' ? variable : kSocketPathDefault;
+}
+
+// Also when parsing stopped before the flag.
+bool WantsJson(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (std::string(argv[i]) == "--json") return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+int RunCommandLine(int argc, char** argv) {
+  CLI::App app(kDescription, "forestage");
+  Parsed parsed;
+  AddGlobalOptions(app, parsed.global);
+  app.set_version_flag("--version", "forestage " FORESTAGE_VERSION, "Print the version");
+  app.footer(
+      Footer("  forestage demo /tmp/demo\n"
+             "  forestage ls /tmp/demo\n"
+             "  forestage load /tmp/demo --ranks 4 --verify\n"));
+  app.require_subcommand(1);
+  AddLs(app, parsed);
+  AddStage(app, parsed);
+  AddLoad(app, parsed);
+  AddRank(app, parsed);
+  AddStatus(app, parsed);
+  AddHealth(app, parsed);
+  AddDemo(app, parsed);
+  AddVersion(app, parsed);
+  // CLI11 reports by exceptions; they end here.
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
+    parsed.global.json = WantsJson(argc, argv);
+    return static_cast<int>(Fail(parsed.global, ExitCode::kUsage,
+                                 absl::StrCat(error.what(), "; see forestage --help")));
+  }
+  if (parsed.needs_daemon && parsed.global.no_daemon) {
+    return static_cast<int>(Fail(parsed.global, ExitCode::kUsage,
+                                 "this command needs the daemon; leave --no-daemon out"));
+  }
+  ResolveSocketPath(parsed.global);
+  return static_cast<int>(parsed.run());
+}
+
+}  // namespace forestage

@@ -1,0 +1,192 @@
+#include "client/cli/daemon_stub.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "google/protobuf/empty.pb.h"
+#include "google/protobuf/unknown_field_set.h"
+#include "google/protobuf/util/json_util.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/support/channel_arguments.h"
+
+#include "common/status_macros.h"
+#include "forestage/v1/status.grpc.pb.h"
+
+namespace forestage {
+namespace {
+
+// The daemon's answer grows with what it holds; a tool has no reason to refuse it.
+constexpr int kResponseBytesMax = 64 * 1024 * 1024;
+constexpr char kHealthMethod[] = "/grpc.health.v1.Health/Check";
+
+std::string PolicyText(v1::Policy policy) {
+  switch (policy) {
+    case v1::POLICY_AUTO:
+      return "auto";
+    case v1::POLICY_NATIVE:
+      return "native";
+    case v1::POLICY_RANK_STRIPED_READ_AHEAD:
+      return "rank_striped_read_ahead";
+    default:
+      return absl::StrCat("unknown (", static_cast<int>(policy), ")");
+  }
+}
+
+absl::Status ToAbsl(const grpc::Status& status, const std::string& socket_path) {
+  if (status.ok()) return absl::OkStatus();
+  switch (status.error_code()) {
+    case grpc::StatusCode::UNAVAILABLE:
+      return absl::UnavailableError(
+          absl::StrCat("no daemon answers on ", socket_path,
+                       "; start forestaged, or give its socket with --socket or FORESTAGE_SOCKET (",
+                       status.error_message(), ")"));
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return absl::DeadlineExceededError(
+          absl::StrCat("the daemon on ", socket_path,
+                       " does not answer in time; look at its log, or restart it"));
+    default:
+      return absl::Status(
+          static_cast<absl::StatusCode>(status.error_code()),
+          absl::StrCat("the daemon on ", socket_path, " says: ", status.error_message()));
+  }
+}
+
+DaemonSessionRow ToRow(const v1::SessionStatus& session) {
+  DaemonSessionRow row;
+  row.group = session.group().name();
+  row.local_rank = session.local_rank();
+  row.local_size = session.group().local_size();
+  row.pid = session.pid();
+  if (session.has_decision()) {
+    row.policy = PolicyText(session.decision().effective());
+    row.reason = session.decision().reason();
+  }
+  row.age_seconds = session.age_seconds();
+  row.consumed_bytes = session.consumed_bytes();
+  row.major_faults = session.major_faults();
+  return row;
+}
+
+DaemonCheckpointRow ToRow(const v1::CheckpointStatus& checkpoint) {
+  DaemonCheckpointRow row;
+  row.path = checkpoint.path();
+  row.shard_count = checkpoint.shard_count();
+  row.tensor_count = checkpoint.tensor_count();
+  row.total_bytes = checkpoint.total_bytes();
+  row.wanted_bytes = checkpoint.progress().wanted_bytes();
+  row.resident_bytes = checkpoint.progress().resident_bytes();
+  row.failed_bytes = checkpoint.progress().failed_bytes();
+  row.read_bytes = checkpoint.progress().read_bytes();
+  row.staging_seconds = checkpoint.progress().staging_seconds();
+  row.complete = checkpoint.progress().complete();
+  for (const std::string& error : checkpoint.read_errors()) row.read_errors.push_back(error);
+  for (const v1::SessionStatus& session : checkpoint.sessions())
+    row.sessions.push_back(ToRow(session));
+  return row;
+}
+
+absl::StatusOr<std::string> ToJson(const v1::GetStatusResponse& response) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  const auto printed = google::protobuf::util::MessageToJsonString(response, &json, options);
+  if (!printed.ok()) {
+    return absl::InternalError(
+        absl::StrCat("cannot print the daemon's answer as JSON: ", printed.ToString()));
+  }
+  return json;
+}
+
+// grpc.health.v1.HealthCheckResponse.status, the only field: number 1, an enum.
+std::string HealthWord(const google::protobuf::Empty& response) {
+  const google::protobuf::UnknownFieldSet& fields =
+      google::protobuf::Empty::GetReflection()->GetUnknownFields(response);
+  uint64_t status = 0;
+  for (int i = 0; i < fields.field_count(); ++i) {
+    const google::protobuf::UnknownField& field = fields.field(i);
+    if (field.number() == 1 && field.type() == google::protobuf::UnknownField::TYPE_VARINT)
+      status = field.varint();
+  }
+  switch (status) {
+    case 1:
+      return "SERVING";
+    case 2:
+      return "NOT_SERVING";
+    case 3:
+      return "SERVICE_UNKNOWN";
+    default:
+      return "UNKNOWN";
+  }
+}
+
+}  // namespace
+
+class DaemonStub::Channel {
+ public:
+  explicit Channel(const std::string& socket_path) {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(kResponseBytesMax);
+    channel_ = grpc::CreateCustomChannel(absl::StrCat("unix:", socket_path),
+                                         grpc::InsecureChannelCredentials(), arguments);
+  }
+  const std::shared_ptr<grpc::Channel>& get() const { return channel_; }
+
+ private:
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
+DaemonStub::DaemonStub(std::string socket_path)
+    : socket_path_(std::move(socket_path)), channel_(std::make_unique<Channel>(socket_path_)) {}
+
+DaemonStub::~DaemonStub() = default;
+
+absl::StatusOr<DaemonStatus> DaemonStub::GetStatus(absl::Time deadline) const {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(deadline));
+  v1::GetStatusResponse response;
+  RETURN_IF_ERROR(ToAbsl(v1::StatusService::NewStub(channel_->get())
+                             ->GetStatus(&context, v1::GetStatusRequest(), &response),
+                         socket_path_));
+  DaemonStatus status;
+  status.version = response.daemon_version();
+  status.pid = response.pid();
+  status.uptime_seconds = response.uptime_seconds();
+  status.draining = response.draining();
+  status.reader = response.reader();
+  status.reader_reason = response.reader_reason();
+  status.metrics_address = response.metrics_address();
+  for (const v1::CheckpointStatus& checkpoint : response.checkpoints())
+    status.checkpoints.push_back(ToRow(checkpoint));
+  ASSIGN_OR_RETURN(status.json, ToJson(response));
+  return status;
+}
+
+absl::StatusOr<std::string> DaemonStub::CheckHealth(absl::Time deadline) const {
+  // The distribution's gRPC has no client of its health service. A request for the whole server has
+  // no field set, so that Empty stands for it, and keeps the answer's field as an unknown one.
+  using google::protobuf::Empty;
+  grpc::TemplatedGenericStub<Empty, Empty> stub(channel_->get());
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(deadline));
+  const Empty request;
+  Empty response;
+  grpc::Status status;
+  absl::Notification done;
+  stub.UnaryCall(&context, kHealthMethod, grpc::StubOptions(), &request, &response,
+                 [&](grpc::Status result) {
+                   status = std::move(result);
+                   done.Notify();
+                 });
+  done.WaitForNotification();
+  RETURN_IF_ERROR(ToAbsl(status, socket_path_));
+  return HealthWord(response);
+}
+
+bool IsNoDaemon(const absl::Status& status) { return absl::IsUnavailable(status); }
+
+}  // namespace forestage

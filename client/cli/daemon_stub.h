@@ -1,0 +1,82 @@
+// The calls of the status and health services, over the daemon's socket. The only file of the
+// command line tool that knows gRPC.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace forestage {
+
+// What people see of GetStatusResponse. The JSON has everything.
+struct DaemonSessionRow {
+  std::string group;
+  uint32_t local_rank = 0;
+  uint32_t local_size = 0;
+  uint32_t pid = 0;
+  // Empty until the decision is given out.
+  std::string policy;
+  std::string reason;
+  double age_seconds = 0;
+  uint64_t consumed_bytes = 0;
+  uint64_t major_faults = 0;
+};
+struct DaemonCheckpointRow {
+  std::string path;
+  uint32_t shard_count = 0;
+  uint64_t tensor_count = 0;
+  uint64_t total_bytes = 0;
+  uint64_t wanted_bytes = 0;
+  uint64_t resident_bytes = 0;
+  uint64_t failed_bytes = 0;
+  uint64_t read_bytes = 0;
+  double staging_seconds = 0;
+  bool complete = false;
+  std::vector<std::string> read_errors;
+  std::vector<DaemonSessionRow> sessions;
+};
+struct DaemonStatus {
+  std::string version;
+  uint32_t pid = 0;
+  double uptime_seconds = 0;
+  bool draining = false;
+  std::string reader;
+  std::string reader_reason;
+  std::string metrics_address;
+  std::vector<DaemonCheckpointRow> checkpoints;
+  // The response by protobuf's JSON mapping, with the field names of the .proto file.
+  std::string json;
+};
+
+// Thread-safe. Every call blocks until the daemon answers or `deadline`. Errors, all of which name
+// the socket and say what to do:
+//   UNAVAILABLE         there is no daemon; IsNoDaemon is true for exactly this
+//   DEADLINE_EXCEEDED   there is one, and it does not answer
+//   others              as the daemon says
+class DaemonStub {
+ public:
+  explicit DaemonStub(std::string socket_path);
+  ~DaemonStub();
+  DaemonStub(const DaemonStub&) = delete;
+  DaemonStub& operator=(const DaemonStub&) = delete;
+
+  absl::StatusOr<DaemonStatus> GetStatus(absl::Time deadline) const;
+
+  // grpc.health.v1's word for the whole server: "SERVING", "NOT_SERVING", "UNKNOWN".
+  absl::StatusOr<std::string> CheckHealth(absl::Time deadline) const;
+
+ private:
+  class Channel;
+  const std::string socket_path_;
+  const std::unique_ptr<Channel> channel_;
+};
+
+bool IsNoDaemon(const absl::Status& status);
+
+}  // namespace forestage

@@ -1,0 +1,203 @@
+#include "client/cli/load_command.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "client/cli/load_report.h"
+#include "client/cli/output.h"
+#include "client/cli/progress_bar.h"
+#include "client/cli/rank_process.h"
+#include "client/cli/termination_signals.h"
+
+#include "common/errno_status.h"
+#include "common/status_macros.h"
+
+namespace forestage {
+namespace {
+
+// How soon a Ctrl-C is seen.
+constexpr absl::Duration kSignalInterval = absl::Milliseconds(50);
+constexpr char kLaunchNonceVariable[] = "FORESTAGE_LAUNCH_NONCE";
+
+// The ranks of one load and what they said.
+class RankSet {
+ public:
+  RankSet(const GlobalOptions& global, const LoadOptions& options)
+      : global_(global), options_(options), digests_(options.ranks) {}
+
+  absl::Status StartAll() {
+    const std::string nonce = LaunchNonce();
+    for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
+      RankOptions rank_options;
+      rank_options.directory = options_.directory;
+      rank_options.rank = rank;
+      rank_options.ranks = options_.ranks;
+      rank_options.share = options_.share;
+      rank_options.verify = options_.verify;
+      rank_options.digests = !options_.digests_path.empty();
+      rank_options.policy = options_.policy;
+      rank_options.agreement = options_.agreement;
+      rank_options.group_name =
+          options_.group_name.empty() ? absl::StrCat("load-", getpid()) : options_.group_name;
+      rank_options.launch_nonce = nonce;
+      ASSIGN_OR_RETURN(std::unique_ptr<RankProcess> process,
+                       RankProcess::Start(global_, rank_options));
+      outcomes_.emplace_back().rank = rank;
+      progress_.emplace_back();
+      processes_.push_back(std::move(process));
+    }
+    return absl::OkStatus();
+  }
+
+  // Until every rank has ended. CANCELLED after a SIGINT or SIGTERM.
+  absl::Status WaitForAll(TerminationSignals& signals, ProgressBar& bar) {
+    while (true) {
+      std::vector<pollfd> watched;
+      std::vector<size_t> owners;
+      for (size_t i = 0; i < processes_.size(); ++i) {
+        if (!processes_[i]->running()) continue;
+        watched.push_back({.fd = processes_[i]->descriptor(), .events = POLLIN, .revents = 0});
+        owners.push_back(i);
+      }
+      if (watched.empty()) return absl::OkStatus();
+      if (signals.received()) return absl::CancelledError("interrupted; all ranks were ended");
+      const int ready = poll(watched.data(), watched.size(),
+                             static_cast<int>(absl::ToInt64Milliseconds(kSignalInterval)));
+      if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
+      for (size_t i = 0; ready > 0 && i < watched.size(); ++i) {
+        if (watched[i].revents != 0) TakeMessages(owners[i]);
+      }
+      UpdateBar(bar);
+    }
+  }
+
+  std::vector<RankOutcome> TakeOutcomes() { return std::move(outcomes_); }
+
+  // Lines in rank order, each rank's in the order of delivery.
+  absl::Status WriteDigests(std::FILE* file) const {
+    for (const std::string& lines : digests_) {
+      if (std::fwrite(lines.data(), 1, lines.size(), file) != lines.size()) break;
+    }
+    if (std::fflush(file) != 0 || std::ferror(file) != 0)
+      return ErrnoStatus(errno == 0 ? EIO : errno,
+                         absl::StrCat("cannot write ", options_.digests_path));
+    return absl::OkStatus();
+  }
+
+ private:
+  static std::string LaunchNonce() {
+    const char* variable = std::getenv(kLaunchNonceVariable);
+    if (variable != nullptr && *variable != '\0') return variable;
+    std::random_device random;
+    return absl::StrFormat("%08x%08x", random(), random());
+  }
+
+  void TakeMessages(size_t index) {
+    RankProcess& process = *processes_[index];
+    for (RankMessage& message : process.ReadMessages()) {
+      if (auto* progress = std::get_if<RankProgress>(&message)) {
+        progress_[index] = *progress;
+      } else if (auto* digest = std::get_if<RankDigest>(&message)) {
+        absl::StrAppend(&digests_[index], digest->line, "\n");
+      } else if (auto* note = std::get_if<RankNote>(&message)) {
+        Note(absl::StrCat("rank ", process.rank(), ": ", note->text));
+      } else {
+        outcomes_[index].result = std::get<RankResult>(std::move(message));
+      }
+    }
+    if (process.running()) return;
+    outcomes_[index].end = process.end();
+  }
+
+  void UpdateBar(ProgressBar& bar) const {
+    uint64_t done = 0;
+    uint64_t total = 0;
+    for (const RankProgress& progress : progress_) {
+      done += progress.done_bytes;
+      total += progress.total_bytes;
+    }
+    // Until a rank has a slice, nobody knows how much there is.
+    if (total > 0) bar.Update(done, total);
+  }
+
+  const GlobalOptions& global_;
+  const LoadOptions& options_;
+  std::vector<std::unique_ptr<RankProcess>> processes_;
+  std::vector<RankProgress> progress_;
+  std::vector<RankOutcome> outcomes_;
+  std::vector<std::string> digests_;
+};
+
+// One message for all ranks that failed alike.
+void NoteErrors(const LoadReport& report) {
+  std::map<std::string, std::vector<uint32_t>> ranks_by_error;
+  for (const RankOutcome& outcome : report.ranks) {
+    if (const std::string error = RankError(outcome); !error.empty())
+      ranks_by_error[error].push_back(outcome.rank);
+  }
+  for (const auto& [error, ranks] : ranks_by_error) {
+    Note(absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "), ": ",
+                      error));
+  }
+}
+
+struct FileCloser {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using DigestFile = std::unique_ptr<std::FILE, FileCloser>;
+
+// Opened before the load, so that a wrong path costs nothing.
+absl::StatusOr<DigestFile> OpenDigestFile(const std::string& path) {
+  if (path.empty()) return DigestFile();
+  DigestFile file(std::fopen(path.c_str(), "we"));
+  if (file == nullptr) return ErrnoStatus(errno, absl::StrCat("cannot write ", path));
+  return file;
+}
+
+}  // namespace
+
+ExitCode RunLoad(const GlobalOptions& global, const LoadOptions& options) {
+  absl::StatusOr<DigestFile> digest_file = OpenDigestFile(options.digests_path);
+  if (!digest_file.ok()) return Fail(global, ExitCode::kFailed, digest_file.status());
+  TerminationSignals signals;
+  RankSet ranks(global, options);
+  const absl::Time begun = absl::Now();
+  absl::Status status = ranks.StartAll();
+  if (status.ok()) {
+    ProgressBar bar("loading",
+                    global.json ? ProgressBar::Style::kNone : ProgressBar::Style::kAutomatic);
+    status = ranks.WaitForAll(signals, bar);
+    if (status.ok()) bar.Finish();
+  }
+  LoadReport report;
+  report.seconds = absl::ToDoubleSeconds(absl::Now() - begun);
+  if (status.ok() && *digest_file != nullptr) status = ranks.WriteDigests(digest_file->get());
+  if (!status.ok()) return Fail(global, ExitCode::kFailed, status);
+  report.ranks = ranks.TakeOutcomes();
+  report.requested = options.policy;
+  report.verify = options.verify;
+  NoteErrors(report);
+  if (global.json) {
+    PrintJson(LoadJson(report));
+  } else {
+    PrintText(LoadText(report));
+  }
+  return LoadExitCode(report);
+}
+
+}  // namespace forestage

@@ -1,0 +1,33 @@
+// What `forestage` writes: facts to standard output, everything else to standard error.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/global_options.h"
+#include "nlohmann/json.hpp"
+
+namespace forestage {
+
+// Keys keep the order in which they are added.
+using Json = nlohmann::ordered_json;
+
+// The document on one line. Bytes that are not UTF-8 become U+FFFD.
+std::string JsonLine(const Json& document);
+
+// Writes to standard output and flushes, so that a reader of a pipe has it now.
+void PrintText(absl::string_view text);
+void PrintJson(const Json& document);
+
+// One message on standard error, "forestage: ...", and with --json also {"error": "..."} on
+// standard output. Returns `code`.
+ExitCode Fail(const GlobalOptions& options, ExitCode code, absl::string_view message);
+// The same with the status' message.
+ExitCode Fail(const GlobalOptions& options, ExitCode code, const absl::Status& status);
+
+// One line on standard error that is no error.
+void Note(absl::string_view message);
+
+}  // namespace forestage

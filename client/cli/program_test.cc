@@ -1,0 +1,225 @@
+// The built program as people and scripts run it: exit codes, standard output, files.
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "client/cli/digest_line.h"
+#include "client/cli/output.h"
+#include "client/cli/rank_plan.h"
+#include "client/cli/temporary_directory_for_test.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include <sys/wait.h>
+
+extern char** environ;
+
+namespace forestage {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+struct RunOutcome {
+  int exit_code = -1;
+  std::string out;
+  std::string err;
+  Json json() const { return Json::parse(out, nullptr, /*allow_exceptions=*/false); }
+};
+
+class ProgramTest : public ::testing::Test {
+ protected:
+  RunOutcome Forestage(std::vector<std::string> arguments) {
+    const std::string out = directory_.Path("stdout");
+    const std::string err = directory_.Path("stderr");
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    const int flags = O_WRONLY | O_CREAT | O_TRUNC;
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out.c_str(), flags, 0600);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err.c_str(), flags, 0600);
+    arguments.insert(arguments.begin(), FORESTAGE_PROGRAM);
+    std::vector<char*> pointers;
+    for (std::string& argument : arguments) pointers.push_back(argument.data());
+    pointers.push_back(nullptr);
+    pid_t pid = -1;
+    EXPECT_EQ(posix_spawn(&pid, FORESTAGE_PROGRAM, &actions, nullptr, pointers.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    int status = 0;
+    EXPECT_EQ(waitpid(pid, &status, 0), pid);
+    EXPECT_TRUE(WIFEXITED(status));
+    return {.exit_code = WEXITSTATUS(status), .out = ReadFile(out), .err = ReadFile(err)};
+  }
+
+  std::string MakeDemo(const std::string& architecture) {
+    const std::string path = directory_.Path("demo");
+    const RunOutcome demo =
+        Forestage({"demo", path, "--size", "3MiB", "--shards", "3", "--arch", architecture});
+    EXPECT_EQ(demo.exit_code, 0) << demo.err;
+    return path;
+  }
+
+  TemporaryDirectoryForTest directory_;
+};
+
+// What `load --share rows --digests` has to write, from the files alone.
+std::string ExpectedDigests(const std::string& directory, const Json& listing, uint32_t ranks) {
+  std::string lines;
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    for (const Json& shard : listing["shards"]) {
+      const std::string name = shard["name"];
+      const std::string file = ReadFile(directory + "/" + name);
+      std::map<std::string, const Json*> by_name;
+      for (const Json& tensor : listing["tensors"]) {
+        if (tensor["shard"] == name) by_name[tensor["name"]] = &tensor;
+      }
+      for (const auto& [tensor_name, tensor] : by_name) {
+        const uint64_t rows = (*tensor)["shape"][0];
+        const uint64_t begin = (*tensor)["begin"];
+        const uint64_t row_bytes = ((*tensor)["end"].get<uint64_t>() - begin) / rows;
+        const uint64_t share = (rows + ranks - 1) / ranks;
+        const uint64_t first = std::min(rows, rank * share);
+        const uint64_t last = std::min(rows, first + share);
+        if (first == last) continue;
+        lines +=
+            DigestLine(rank, tensor_name,
+                       {reinterpret_cast<const std::byte*>(file.data()) + begin + first * row_bytes,
+                        (last - first) * row_bytes}) +
+            "\n";
+      }
+    }
+  }
+  return lines;
+}
+
+TEST_F(ProgramTest, ListsWhatDemoWrote) {
+  const std::string demo = MakeDemo("mixtral");
+  const RunOutcome ls = Forestage({"ls", demo, "--json"});
+  ASSERT_EQ(ls.exit_code, 0) << ls.err;
+  const Json listing = ls.json();
+  EXPECT_EQ(listing["shards"].size(), 3u);
+  EXPECT_EQ(listing["shards"][2]["name"], "model-00003-of-00003.safetensors");
+  EXPECT_EQ(listing["tensors"].size(), 34u);
+  EXPECT_EQ(listing["ignored"].size(), 0u);
+  const RunOutcome text = Forestage({"ls", demo, "model.layers.0.self_attn."});
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_THAT(text.out, AllOf(HasSubstr("model.layers.0.self_attn.q_proj.weight"),
+                              HasSubstr("model.safetensors.index.json")));
+}
+
+TEST_F(ProgramTest, RanksLoadVerifyAndDigestTheirRows) {
+  const std::string demo = MakeDemo("llama");
+  const Json listing = Forestage({"ls", "--json", demo}).json();
+  const std::string digests = directory_.Path("digests");
+  const RunOutcome load = Forestage({"load", demo, "--no-daemon", "--ranks", "3", "--share", "rows",
+                                     "--verify", "--digests", digests, "--json"});
+  ASSERT_EQ(load.exit_code, 0) << load.err;
+  const Json report = load.json();
+  ASSERT_EQ(report["ranks"].size(), 3u);
+  uint64_t bytes = 0;
+  for (const Json& rank : report["ranks"]) {
+    EXPECT_EQ(rank["requested"], "auto");
+    EXPECT_EQ(rank["effective"], "native");
+    EXPECT_EQ(rank["activated"], false);
+    EXPECT_NE(rank["reason"], "");
+    EXPECT_EQ(rank["verified"], true);
+    EXPECT_EQ(rank["mismatched"], 0);
+    EXPECT_LE(rank["first_tensor_seconds"], rank["seconds"]);
+    bytes += rank["bytes"].get<uint64_t>();
+  }
+  uint64_t tensor_bytes = 0;
+  for (const Json& tensor : listing["tensors"])
+    tensor_bytes += tensor["end"].get<uint64_t>() - tensor["begin"].get<uint64_t>();
+  EXPECT_EQ(bytes, tensor_bytes);
+  EXPECT_EQ(report["node"]["bytes_needed"], listing["total_bytes"]);
+  EXPECT_EQ(report["node"]["bytes_read"], 0);
+  EXPECT_EQ(ReadFile(digests), ExpectedDigests(demo, listing, 3));
+}
+
+TEST_F(ProgramTest, EveryRankLoadsEverythingByDefault) {
+  const std::string demo = MakeDemo("llama");
+  const RunOutcome load = Forestage({"load", demo, "--no-daemon", "--ranks", "2"});
+  EXPECT_EQ(load.exit_code, 0) << load.err;
+  EXPECT_THAT(load.out, AllOf(HasSubstr("native"), HasSubstr("not asked"), HasSubstr("node:")));
+}
+
+TEST_F(ProgramTest, ReportsADamagedCheckpointOncePerRankInJsonAndOnceInWords) {
+  const std::string demo = MakeDemo("llama");
+  std::filesystem::resize_file(demo + "/model-00002-of-00003.safetensors", 1000);
+  const RunOutcome load = Forestage({"load", demo, "--no-daemon", "--ranks", "2", "--json"});
+  EXPECT_EQ(load.exit_code, 1);
+  for (const Json& rank : load.json()["ranks"])
+    EXPECT_THAT(rank["error"].get<std::string>(), HasSubstr("model-00002-of-00003"));
+  EXPECT_THAT(load.err, HasSubstr("ranks 0, 1: "));
+  const RunOutcome ls = Forestage({"ls", demo, "--json"});
+  EXPECT_EQ(ls.exit_code, 1);
+  EXPECT_THAT(ls.json()["error"].get<std::string>(), HasSubstr("model-00002-of-00003"));
+}
+
+TEST_F(ProgramTest, DemoLeavesADirectoryThatIsNotEmptyAlone) {
+  const std::string demo = MakeDemo("llama");
+  const RunOutcome again = Forestage({"demo", demo, "--size", "3MiB"});
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_THAT(again.err, HasSubstr("--force"));
+  const RunOutcome forced = Forestage({"demo", demo, "--size", "2MiB", "--shards", "2", "--force"});
+  EXPECT_EQ(forced.exit_code, 0) << forced.err;
+  EXPECT_EQ(Forestage({"ls", demo, "--json"}).json()["shards"].size(), 2u);
+  for (const auto& entry : std::filesystem::directory_iterator(demo))
+    EXPECT_EQ(entry.path().string().find("partial"), std::string::npos) << entry.path();
+}
+
+TEST_F(ProgramTest, TellsWrongUsageFromFailureAndFromAMissingDaemon) {
+  const std::string socket = "--socket=" + directory_.Path("no.sock");
+  EXPECT_EQ(Forestage({}).exit_code, 2);
+  EXPECT_EQ(Forestage({"bogus"}).exit_code, 2);
+  EXPECT_EQ(Forestage({"load", directory_.path()}).exit_code, 2);
+  EXPECT_EQ(Forestage({"load", directory_.path(), "--ranks", "0"}).exit_code, 2);
+  EXPECT_EQ(Forestage({"load", directory_.path(), "--ranks", "1", "--share", "x"}).exit_code, 2);
+  EXPECT_EQ(Forestage({"demo", directory_.Path("d"), "--size", "big"}).exit_code, 2);
+  EXPECT_EQ(Forestage({"status", "--no-daemon"}).exit_code, 2);
+  EXPECT_EQ(Forestage({"ls", directory_.Path("none")}).exit_code, 1);
+  EXPECT_EQ(Forestage({"status", socket}).exit_code, 3);
+  const RunOutcome health = Forestage({"health", socket, "--json"});
+  EXPECT_EQ(health.exit_code, 3);
+  EXPECT_THAT(health.json()["error"].get<std::string>(), HasSubstr("no.sock"));
+  const RunOutcome usage = Forestage({"load", "--json"});
+  EXPECT_EQ(usage.exit_code, 2);
+  EXPECT_TRUE(usage.json().contains("error"));
+}
+
+TEST_F(ProgramTest, StageWithoutADaemonStagesNothingAndSaysSo) {
+  const std::string demo = MakeDemo("llama");
+  const RunOutcome stage =
+      Forestage({"stage", demo, "--once", "--socket", directory_.Path("no.sock")});
+  EXPECT_EQ(stage.exit_code, 3);
+  EXPECT_THAT(stage.err, HasSubstr("no.sock"));
+}
+
+TEST_F(ProgramTest, EveryCommandExplainsItself) {
+  for (const char* command : {"ls", "stage", "load", "status", "health", "demo", "version"}) {
+    const RunOutcome help = Forestage({command, "--help"});
+    EXPECT_EQ(help.exit_code, 0);
+    EXPECT_THAT(help.out, AllOf(HasSubstr("Examples:"), HasSubstr("Exit codes:"),
+                                HasSubstr("--socket"), HasSubstr("--json")))
+        << command;
+  }
+  const RunOutcome help = Forestage({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_EQ(help.out.find("\n  rank "), std::string::npos);
+  EXPECT_EQ(Forestage({"--version"}).out, Forestage({"version"}).out);
+}
+
+}  // namespace
+}  // namespace forestage

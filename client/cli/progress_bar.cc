@@ -1,0 +1,105 @@
+#include "client/cli/progress_bar.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/cli/byte_format.h"
+#include <sys/ioctl.h>
+
+namespace forestage {
+namespace {
+
+constexpr absl::Duration kBarInterval = absl::Milliseconds(100);
+constexpr absl::Duration kLineInterval = absl::Seconds(2);
+constexpr int kBarCells = 24;
+constexpr int kColumnsDefault = 80;
+// Below this an average rate is noise.
+constexpr absl::Duration kRateElapsedMin = absl::Milliseconds(50);
+
+int TerminalColumns() {
+  winsize size = {};
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kColumnsDefault;
+  return size.ws_col;
+}
+
+double Fraction(const ProgressFigures& figures) {
+  if (figures.total_bytes == 0) return 1;
+  return std::min(
+      1.0, static_cast<double>(figures.done_bytes) / static_cast<double>(figures.total_bytes));
+}
+
+}  // namespace
+
+std::string FormatProgressLine(absl::string_view label, const ProgressFigures& figures) {
+  // Rounded down: 100 % means all.
+  const int percent = static_cast<int>(Fraction(figures) * 100);
+  std::string line = absl::StrCat(label, "  ", FormatBytes(figures.done_bytes), " of ",
+                                  FormatBytes(figures.total_bytes), " (", percent, " %)");
+  if (figures.elapsed < kRateElapsedMin || figures.done_bytes == 0) return line;
+  const double rate =
+      static_cast<double>(figures.done_bytes) / absl::ToDoubleSeconds(figures.elapsed);
+  absl::StrAppend(&line, ", ", FormatBytes(static_cast<uint64_t>(rate)), "/s");
+  if (figures.done_bytes < figures.total_bytes) {
+    const auto rest = static_cast<double>(figures.total_bytes - figures.done_bytes);
+    absl::StrAppend(&line, ", ", FormatSeconds(rest / rate), " left");
+  }
+  return line;
+}
+
+std::string FormatProgressBar(absl::string_view label, const ProgressFigures& figures,
+                              int columns) {
+  const int filled = static_cast<int>(Fraction(figures) * kBarCells);
+  std::string bar =
+      absl::StrCat("[", std::string(filled, '#'), std::string(kBarCells - filled, '.'), "] ",
+                   FormatProgressLine(label, figures));
+  if (columns > 0 && bar.size() > static_cast<size_t>(columns)) bar.resize(columns);
+  return bar;
+}
+
+ProgressBar::ProgressBar(std::string label, Style style)
+    : label_(std::move(label)),
+      silent_(style == Style::kNone),
+      terminal_(isatty(STDERR_FILENO) == 1),
+      begun_(absl::Now()),
+      next_(begun_ + (terminal_ ? kBarInterval : kLineInterval)) {}
+
+ProgressBar::~ProgressBar() {
+  if (bar_drawn_ && !finished_) std::fputc('\n', stderr);
+}
+
+void ProgressBar::Update(uint64_t done_bytes, uint64_t total_bytes) {
+  if (silent_ || finished_) return;
+  const absl::Time now = absl::Now();
+  figures_ = {.done_bytes = done_bytes, .total_bytes = total_bytes, .elapsed = now - begun_};
+  updated_ = true;
+  if (now >= next_) Write(now);
+}
+
+void ProgressBar::Finish() {
+  if (silent_ || finished_ || !updated_) return;
+  const absl::Time now = absl::Now();
+  figures_.elapsed = now - begun_;
+  Write(now);
+  if (terminal_) std::fputc('\n', stderr);
+  finished_ = true;
+}
+
+void ProgressBar::Write(absl::Time now) {
+  if (terminal_) {
+    // One column is left free: some terminals wrap at the last.
+    const std::string bar = FormatProgressBar(label_, figures_, TerminalColumns() - 1);
+    std::fprintf(stderr, "\r%s\033[K", bar.c_str());
+    bar_drawn_ = true;
+  } else {
+    std::fprintf(stderr, "%s\n", FormatProgressLine(label_, figures_).c_str());
+  }
+  std::fflush(stderr);
+  next_ = now + (terminal_ ? kBarInterval : kLineInterval);
+}
+
+}  // namespace forestage

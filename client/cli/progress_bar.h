@@ -1,0 +1,61 @@
+// How far a long command is: a bar on a terminal, plain lines elsewhere.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace forestage {
+
+struct ProgressFigures {
+  uint64_t done_bytes = 0;
+  uint64_t total_bytes = 0;
+  absl::Duration elapsed;
+};
+
+// "staging  512 MiB of 1.00 GiB (50 %), 1.20 GiB/s, 0.427 s left". The rate is the average since
+// the beginning; no time left is given before there is a rate, and none at the end.
+std::string FormatProgressLine(absl::string_view label, const ProgressFigures& figures);
+
+// The same behind a bar, cut to `columns` characters.
+std::string FormatProgressBar(absl::string_view label, const ProgressFigures& figures, int columns);
+
+// Writes to standard error. Not thread-safe.
+class ProgressBar {
+ public:
+  enum class Style {
+    kAutomatic,  // a bar when standard error is a terminal, else lines
+    kNone,
+  };
+
+  // The time counts from here.
+  ProgressBar(std::string label, Style style);
+  // Leaves the cursor on a fresh line.
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  // Cheap when called often: a bar is drawn ten times a second, a line every two seconds.
+  void Update(uint64_t done_bytes, uint64_t total_bytes);
+  // Writes the last state, if there was any; nothing comes afterwards. Idempotent.
+  void Finish();
+
+ private:
+  void Write(absl::Time now);
+
+  // Constant after construction.
+  const std::string label_;
+  const bool silent_;
+  const bool terminal_;
+  const absl::Time begun_;
+
+  ProgressFigures figures_;
+  absl::Time next_;
+  bool updated_ = false;
+  bool bar_drawn_ = false;
+  bool finished_ = false;
+};
+
+}  // namespace forestage

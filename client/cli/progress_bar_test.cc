@@ -1,0 +1,51 @@
+#include "client/cli/progress_bar.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+#include "common/units.h"
+
+namespace forestage {
+namespace {
+
+TEST(ProgressLineTest, GivesBytesShareRateAndTimeLeft) {
+  EXPECT_EQ(
+      FormatProgressLine(
+          "staging", {.done_bytes = 512 * kMiB, .total_bytes = kGiB, .elapsed = absl::Seconds(2)}),
+      "staging  512 MiB of 1.00 GiB (50 %), 256 MiB/s, 2.000 s left");
+}
+
+TEST(ProgressLineTest, GivesNoTimeLeftAtTheEnd) {
+  EXPECT_EQ(FormatProgressLine(
+                "x", {.done_bytes = kGiB, .total_bytes = kGiB, .elapsed = absl::Seconds(1)}),
+            "x  1.00 GiB of 1.00 GiB (100 %), 1.00 GiB/s");
+}
+
+TEST(ProgressLineTest, GivesNoRateBeforeThereIsOne) {
+  EXPECT_EQ(
+      FormatProgressLine("x", {.done_bytes = 0, .total_bytes = kGiB, .elapsed = absl::Seconds(9)}),
+      "x  0 B of 1.00 GiB (0 %)");
+  EXPECT_EQ(FormatProgressLine(
+                "x", {.done_bytes = 1, .total_bytes = kGiB, .elapsed = absl::Milliseconds(1)}),
+            "x  1 B of 1.00 GiB (0 %)");
+}
+
+TEST(ProgressLineTest, SaysHundredPercentOnlyWhenAllIsDone) {
+  const std::string line = FormatProgressLine(
+      "x", {.done_bytes = kGiB - 1, .total_bytes = kGiB, .elapsed = absl::ZeroDuration()});
+  EXPECT_NE(line.find("(99 %)"), std::string::npos) << line;
+}
+
+TEST(ProgressBarTest, FillsWithTheShareAndFitsTheTerminal) {
+  const ProgressFigures half = {.done_bytes = 1, .total_bytes = 2, .elapsed = absl::ZeroDuration()};
+  EXPECT_EQ(FormatProgressBar("x", half, 200), "[############............] x  1 B of 2 B (50 %)");
+  EXPECT_EQ(FormatProgressBar("x", half, 10), "[#########");
+}
+
+TEST(ProgressBarTest, TakesNothingToDoAsDone) {
+  EXPECT_EQ(FormatProgressBar("x", {}, 200), "[########################] x  0 B of 0 B (100 %)");
+}
+
+}  // namespace
+}  // namespace forestage

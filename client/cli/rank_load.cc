@@ -1,0 +1,186 @@
+#include "client/cli/rank_load.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/cli/digest_line.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/name_escaping.h"
+#include <sys/prctl.h>
+
+#include "common/status_macros.h"
+
+namespace forestage {
+namespace {
+
+constexpr absl::Duration kProgressInterval = absl::Milliseconds(100);
+// How long a daemon may take to say what it read, when all is loaded.
+constexpr absl::Duration kStagingStatusTimeout = absl::Seconds(5);
+// So many differing slices are named.
+constexpr uint64_t kNamedMismatchesMax = 10;
+
+// Touches every byte.
+uint64_t Sum(absl::Span<const std::byte> bytes) {
+  uint64_t sum = 0;
+  uint64_t word = 0;
+  size_t done = 0;
+  for (; done + sizeof(word) <= bytes.size(); done += sizeof(word)) {
+    std::memcpy(&word, bytes.data() + done, sizeof(word));
+    sum += word;
+  }
+  for (; done < bytes.size(); ++done) sum += static_cast<uint64_t>(bytes[done]);
+  return sum;
+}
+
+SessionOptions MakeSessionOptions(const GlobalOptions& global, const RankOptions& options) {
+  SessionOptions session;
+  session.socket_path = global.socket_path;
+  session.use_daemon = !global.no_daemon;
+  session.group_name = options.group_name;
+  session.launch_nonce = options.launch_nonce;
+  session.local_rank = options.rank;
+  session.local_size = options.ranks;
+  session.policy = options.policy;
+  session.agreement = options.agreement;
+  return session;
+}
+
+}  // namespace
+
+RankLoad::RankLoad(GlobalOptions global, RankOptions options,
+                   std::function<void(const RankMessage&)> report)
+    : global_(std::move(global)), options_(std::move(options)), report_(std::move(report)) {}
+
+RankResult RankLoad::Run() {
+  result_.requested = std::string(PolicyName(options_.policy));
+  absl::Status status = Open();
+  if (status.ok()) {
+    const RankPlan plan = PlanRank(*session_->catalog(), options_);
+    result_.checkpoint_bytes = session_->catalog()->total_bytes();
+    for (const std::string& name : plan.uncuttable) {
+      report_(RankNote{absl::StrCat(EscapeName(name),
+                                    " is taken whole by every rank: its rows "
+                                    "do not begin at bytes")});
+    }
+    status = LoadAll(plan);
+    result_.verified =
+        options_.verify && result_.mismatched == 0 && checked_slices_ == plan.slices.size();
+  }
+  if (clock_ != nullptr) {
+    result_.seconds = absl::ToDoubleSeconds(clock_->elapsed());
+    result_.major_faults = clock_->major_faults();
+  }
+  if (!status.ok()) result_.error = std::string(status.message());
+  if (session_ != nullptr) CloseSession();
+  return result_;
+}
+
+absl::Status RankLoad::Open() {
+  SessionOptions session_options = MakeSessionOptions(global_, options_);
+  if (options_.verify || options_.share == Share::kRows) {
+    ASSIGN_OR_RETURN(local_catalog_, LocalCatalog::Read(options_.directory));
+  }
+  if (options_.verify) verifier_ = std::make_unique<SliceVerifier>(local_catalog_);
+  if (options_.share == Share::kRows) {
+    const Catalog catalog(local_catalog_, local_catalog_->view());
+    session_options.demand = DemandOf(PlanRank(catalog, options_), catalog);
+  }
+  clock_ = std::make_unique<LoadClock>();
+  ASSIGN_OR_RETURN(session_, Session::Open(options_.directory, session_options));
+  return absl::OkStatus();
+}
+
+absl::Status RankLoad::LoadAll(const RankPlan& plan) {
+  for (const PlannedSlice& planned : plan.slices) {
+    ASSIGN_OR_RETURN(const LoadedBytes loaded, ReadAndTouch(planned));
+    if (&planned == &plan.slices.front())
+      result_.first_tensor_seconds = absl::ToDoubleSeconds(clock_->elapsed());
+    clock_->Pause();
+    const absl::Status checked = Check(planned, loaded.bytes);
+    ReportProgress(plan);
+    clock_->Resume();
+    RETURN_IF_ERROR(checked);
+    session_->MarkConsumed(planned.tensor_index);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RankLoad::LoadedBytes> RankLoad::ReadAndTouch(const PlannedSlice& planned) {
+  ASSIGN_OR_RETURN(const Slice slice, session_->GetSlice(planned.tensor_index, planned.ranges));
+  LoadedBytes loaded;
+  if (slice.contiguous()) {
+    ASSIGN_OR_RETURN(loaded.view, slice.View());
+    loaded.bytes = loaded.view->bytes();
+  } else {
+    buffer_.resize(slice.bytes());
+    RETURN_IF_ERROR(slice.CopyTo(absl::MakeSpan(buffer_)));
+    loaded.bytes = buffer_;
+  }
+  result_.sum += Sum(loaded.bytes);
+  result_.bytes += loaded.bytes.size();
+  return loaded;
+}
+
+absl::Status RankLoad::Check(const PlannedSlice& planned, absl::Span<const std::byte> bytes) {
+  const std::shared_ptr<const Catalog> catalog = session_->catalog();
+  const TensorInfo tensor = catalog->tensor(planned.tensor_index);
+  if (options_.digests) report_(RankDigest{DigestLine(options_.rank, tensor.name, bytes)});
+  if (verifier_ == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::optional<std::string> difference,
+                   verifier_->FindDifference(tensor, planned.ranges, bytes));
+  ++checked_slices_;
+  if (!difference.has_value()) return absl::OkStatus();
+  if (++result_.mismatched <= kNamedMismatchesMax)
+    report_(RankNote{absl::StrCat(EscapeName(tensor.name), ": ", *difference)});
+  return absl::OkStatus();
+}
+
+void RankLoad::ReportProgress(const RankPlan& plan) {
+  const absl::Time now = absl::Now();
+  if (now < next_progress_ && result_.bytes < plan.bytes) return;
+  next_progress_ = now + kProgressInterval;
+  report_(RankProgress{.done_bytes = result_.bytes, .total_bytes = plan.bytes});
+}
+
+void RankLoad::CloseSession() {
+  const Decision decision = session_->decision();
+  result_.effective = std::string(PolicyName(decision.effective));
+  result_.activated = decision.activated;
+  result_.reason = decision.reason;
+  if (decision.effective != Policy::kNative) {
+    const absl::StatusOr<StagingStatus> staging =
+        session_->GetStagingStatus(absl::Now() + kStagingStatusTimeout);
+    if (staging.ok()) result_.daemon_read_bytes = staging->read_bytes;
+  }
+  session_->Close();
+}
+
+ExitCode RunRank(const GlobalOptions& global, const RankOptions& options) {
+  // A parent that is killed leaves no rank behind; one that went before this line is seen at the
+  // first message, by a broken pipe.
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) std::perror("forestage rank: prctl");
+  const auto write_message = [](const RankMessage& message) {
+    const std::string line = EncodeRankMessage(message);
+    for (size_t done = 0; done < line.size();) {
+      const ssize_t written = write(kRankMessageDescriptor, line.data() + done, line.size() - done);
+      if (written < 0 && errno == EINTR) continue;
+      // Nobody listens any more.
+      if (written < 0) _exit(static_cast<int>(ExitCode::kFailed));
+      done += static_cast<size_t>(written);
+    }
+  };
+  RankLoad load(global, options, write_message);
+  const RankResult result = load.Run();
+  write_message(result);
+  return result.error.empty() ? ExitCode::kOk : ExitCode::kFailed;
+}
+
+}  // namespace forestage

@@ -1,0 +1,74 @@
+// One rank's load: through the client library, as an engine would do it.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/global_options.h"
+#include "client/cli/load_clock.h"
+#include "client/cli/local_catalog.h"
+#include "client/cli/rank_message.h"
+#include "client/cli/rank_options.h"
+#include "client/cli/rank_plan.h"
+#include "client/cli/slice_verifier.h"
+
+#include "forestage/session.h"
+
+namespace forestage {
+
+// Use once. Not thread-safe.
+class RankLoad {
+ public:
+  // `report` is called for everything but the result.
+  RankLoad(GlobalOptions global, RankOptions options,
+           std::function<void(const RankMessage&)> report);
+
+  // Loads, touches every byte of and, if asked, checks every slice of the plan. Blocks on the
+  // daemon, the other ranks and the file system as the client library does.
+  RankResult Run();
+
+ private:
+  // A slice's bytes in place, or in buffer_.
+  struct LoadedBytes {
+    std::optional<SliceView> view;
+    absl::Span<const std::byte> bytes;
+  };
+
+  absl::Status Open();
+  absl::Status LoadAll(const RankPlan& plan);
+  absl::StatusOr<LoadedBytes> ReadAndTouch(const PlannedSlice& planned);
+  absl::Status Check(const PlannedSlice& planned, absl::Span<const std::byte> bytes);
+  void ReportProgress(const RankPlan& plan);
+  void CloseSession();
+
+  // Constant after construction.
+  const GlobalOptions global_;
+  const RankOptions options_;
+  const std::function<void(const RankMessage&)> report_;
+
+  // For the demand and for --verify; null when neither needs it.
+  std::shared_ptr<const LocalCatalog> local_catalog_;
+  std::unique_ptr<SliceVerifier> verifier_;
+  // From just before the session is opened.
+  std::unique_ptr<LoadClock> clock_;
+  std::unique_ptr<Session> session_;
+  // For slices that cannot be used in place.
+  std::vector<std::byte> buffer_;
+  RankResult result_;
+  uint64_t checked_slices_ = 0;
+  absl::Time next_progress_;
+};
+
+// The hidden command `rank`: a RankLoad that writes its messages to kRankMessageDescriptor. Ends
+// with its parent.
+ExitCode RunRank(const GlobalOptions& global, const RankOptions& options);
+
+}  // namespace forestage

@@ -1,0 +1,64 @@
+// What a rank process tells `forestage load`: one JSON object a line, through a pipe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace forestage {
+
+// The descriptor on which a rank process finds the pipe's writing end.
+inline constexpr int kRankMessageDescriptor = 3;
+
+struct RankProgress {
+  uint64_t done_bytes = 0;
+  uint64_t total_bytes = 0;
+};
+
+// A finished line for the digest file.
+struct RankDigest {
+  std::string line;
+};
+
+// For people: something that is no failure, or what a failure is about.
+struct RankNote {
+  std::string text;
+};
+
+// The last message of a rank that was not killed.
+struct RankResult {
+  std::string requested;
+  // Empty when the checkpoint could not be opened.
+  std::string effective;
+  bool activated = false;
+  std::string reason;
+  // Of all slices that were loaded.
+  uint64_t bytes = 0;
+  double first_tensor_seconds = 0;
+  double seconds = 0;
+  uint64_t major_faults = 0;
+  // Every planned slice was compared with the file, and none differs.
+  bool verified = false;
+  uint64_t mismatched = 0;
+  // Empty unless the load failed.
+  std::string error;
+
+  // Of the checkpoint's files.
+  uint64_t checkpoint_bytes = 0;
+  // What the daemon had read from storage when this rank was done; 0 without one.
+  uint64_t daemon_read_bytes = 0;
+  // Sum over all words of all slices; proves that every byte was touched.
+  uint64_t sum = 0;
+};
+
+using RankMessage = std::variant<RankProgress, RankDigest, RankNote, RankResult>;
+
+// One line with its newline.
+std::string EncodeRankMessage(const RankMessage& message);
+// Without the newline. INVALID_ARGUMENT for anything that EncodeRankMessage does not make.
+absl::StatusOr<RankMessage> DecodeRankMessage(absl::string_view line);
+
+}  // namespace forestage

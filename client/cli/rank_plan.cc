@@ -1,0 +1,83 @@
+#include "client/cli/rank_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "common/check.h"
+#include "common/units.h"
+
+namespace forestage {
+namespace {
+
+bool HasNoElement(absl::Span<const uint64_t> shape) {
+  return std::find(shape.begin(), shape.end(), 0) != shape.end();
+}
+
+// File-order indexes of a shard's tensors by name.
+std::vector<size_t> AlphabeticalInShard(const Catalog& catalog, size_t shard_index) {
+  const ShardInfo shard = catalog.shard(shard_index);
+  std::vector<size_t> indexes(shard.tensor_count);
+  std::iota(indexes.begin(), indexes.end(), shard.first_tensor);
+  std::sort(indexes.begin(), indexes.end(),
+            [&](size_t a, size_t b) { return catalog.tensor(a).name < catalog.tensor(b).name; });
+  return indexes;
+}
+
+}  // namespace
+
+RowPart RowPartOf(absl::Span<const uint64_t> shape, uint32_t dtype_bits, uint32_t rank,
+                  uint32_t ranks) {
+  CHECK(rank < ranks);
+  if (shape.empty()) return {};
+  if (HasNoElement(shape)) return {.kind = RowPart::Kind::kNone};
+  const uint64_t rows = shape[0];
+  const uint64_t share = DivideRoundingUp(rows, ranks);
+  // Only the remainder by 8 matters, which survives an overflow.
+  uint64_t share_bits = share * dtype_bits;
+  for (uint64_t dimension : shape.subspan(1)) share_bits *= dimension;
+  if (share < rows && share_bits % 8 != 0)
+    return {.kind = RowPart::Kind::kWhole, .uncuttable = true};
+  if (rank > 0 && share > rows / rank) return {.kind = RowPart::Kind::kNone};
+  const uint64_t first = rank * share;
+  if (first >= rows) return {.kind = RowPart::Kind::kNone};
+  const uint64_t last = first + std::min(share, rows - first);
+  return {.kind = RowPart::Kind::kRows, .first = first, .last = last};
+}
+
+RankPlan PlanRank(const Catalog& catalog, const RankOptions& options) {
+  RankPlan plan;
+  for (size_t shard = 0; shard < catalog.shard_count(); ++shard) {
+    for (size_t index : AlphabeticalInShard(catalog, shard)) {
+      const TensorInfo tensor = catalog.tensor(index);
+      PlannedSlice slice{.tensor_index = index, .ranges = {}, .bytes = tensor.bytes()};
+      if (options.share == Share::kRows) {
+        const RowPart part =
+            RowPartOf(tensor.shape, tensor.dtype_bits, options.rank, options.ranks);
+        if (part.kind == RowPart::Kind::kNone) continue;
+        if (part.uncuttable) plan.uncuttable.emplace_back(tensor.name);
+        if (part.kind == RowPart::Kind::kRows) {
+          slice.ranges.push_back({.start = part.first, .stop = part.last});
+          // Exact for sub-byte types too: cuts are at bytes.
+          const auto bits = static_cast<unsigned __int128>(tensor.bytes()) * 8;
+          slice.bytes =
+              static_cast<uint64_t>(bits / tensor.shape[0] * (part.last - part.first) / 8);
+        }
+      }
+      plan.bytes += slice.bytes;
+      plan.slices.push_back(std::move(slice));
+    }
+  }
+  return plan;
+}
+
+std::vector<DemandedSlice> DemandOf(const RankPlan& plan, const Catalog& catalog) {
+  std::vector<DemandedSlice> demand;
+  demand.reserve(plan.slices.size());
+  for (const PlannedSlice& slice : plan.slices) {
+    demand.push_back(
+        {.tensor = std::string(catalog.tensor(slice.tensor_index).name), .ranges = slice.ranges});
+  }
+  return demand;
+}
+
+}  // namespace forestage

@@ -1,0 +1,138 @@
+#include "client/cli/rank_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include <sys/wait.h>
+
+#include "common/check.h"
+#include "common/errno_status.h"
+#include "common/status_macros.h"
+
+extern char** environ;
+
+namespace forestage {
+namespace {
+
+constexpr size_t kReadBytes = 64 * 1024;
+constexpr char kThisProgram[] = "/proc/self/exe";
+
+struct SpawnAttributes {
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+
+  SpawnAttributes() {
+    CHECK(posix_spawn_file_actions_init(&actions) == 0);
+    CHECK(posix_spawnattr_init(&attributes) == 0);
+  }
+  ~SpawnAttributes() {
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+  }
+  SpawnAttributes(const SpawnAttributes&) = delete;
+  SpawnAttributes& operator=(const SpawnAttributes&) = delete;
+};
+
+absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& arguments, int message_descriptor) {
+  SpawnAttributes spawn;
+  CHECK(posix_spawn_file_actions_adddup2(&spawn.actions, message_descriptor,
+                                         kRankMessageDescriptor) == 0);
+  // The parent blocks the signals that end it and waits for them; ranks are to die of them.
+  sigset_t none;
+  sigemptyset(&none);
+  CHECK(posix_spawnattr_setsigmask(&spawn.attributes, &none) == 0);
+  CHECK(posix_spawnattr_setflags(&spawn.attributes, POSIX_SPAWN_SETSIGMASK) == 0);
+  std::string program = "forestage";
+  std::vector<std::string> copies = arguments;
+  std::vector<char*> pointers = {program.data()};
+  for (std::string& argument : copies) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  pid_t pid = -1;
+  const int error =
+      posix_spawn(&pid, kThisProgram, &spawn.actions, &spawn.attributes, pointers.data(), environ);
+  if (error != 0) return ErrnoStatus(error, "cannot start a rank: posix_spawn");
+  return pid;
+}
+
+std::string DescribeEnd(int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
+    const int number = WTERMSIG(wait_status);
+    return absl::StrCat("killed by signal ", number, " (", strsignal(number), ")");
+  }
+  return absl::StrCat("ended with exit code ", WEXITSTATUS(wait_status));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(const GlobalOptions& global,
+                                                                const RankOptions& options) {
+  std::array<int, 2> ends;
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) return ErrnoStatus(errno, "cannot start a rank: pipe2");
+  UniqueFd reading(ends[0]);
+  UniqueFd writing(ends[1]);
+  // dup2 onto itself would keep close-on-exec.
+  if (writing.get() == kRankMessageDescriptor) {
+    writing.Reset(fcntl(writing.get(), F_DUPFD_CLOEXEC, kRankMessageDescriptor + 1));
+    if (!writing.valid()) return ErrnoStatus(errno, "cannot start a rank: fcntl(F_DUPFD_CLOEXEC)");
+  }
+  if (fcntl(reading.get(), F_SETFL, O_NONBLOCK) != 0)
+    return ErrnoStatus(errno, "cannot start a rank: fcntl(F_SETFL)");
+  ASSIGN_OR_RETURN(const pid_t pid, Spawn(RankArguments(global, options), writing.get()));
+  return std::unique_ptr<RankProcess>(new RankProcess(options.rank, pid, std::move(reading)));
+}
+
+RankProcess::RankProcess(uint32_t rank, pid_t pid, UniqueFd pipe)
+    : rank_(rank), pid_(pid), pipe_(std::move(pipe)) {}
+
+RankProcess::~RankProcess() {
+  if (!running()) return;
+  Kill();
+  Reap();
+}
+
+std::vector<RankMessage> RankProcess::ReadMessages() {
+  CHECK(running());
+  std::vector<RankMessage> messages;
+  std::array<char, kReadBytes> buffer;
+  const ssize_t got = read(pipe_.get(), buffer.data(), buffer.size());
+  if (got < 0 && (errno == EINTR || errno == EAGAIN)) return messages;
+  if (got <= 0) {
+    Reap();
+    return messages;
+  }
+  partial_line_.append(buffer.data(), static_cast<size_t>(got));
+  size_t begin = 0;
+  for (size_t end; (end = partial_line_.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    const absl::string_view line(partial_line_.data() + begin, end - begin);
+    absl::StatusOr<RankMessage> message = DecodeRankMessage(line);
+    messages.push_back(message.ok() ? *std::move(message)
+                                    : RankNote{std::string(message.status().message())});
+  }
+  partial_line_.erase(0, begin);
+  return messages;
+}
+
+void RankProcess::Kill() {
+  if (running()) kill(pid_, SIGKILL);
+}
+
+void RankProcess::Reap() {
+  int wait_status = 0;
+  pid_t reaped = -1;
+  do {
+    reaped = waitpid(pid_, &wait_status, 0);
+  } while (reaped < 0 && errno == EINTR);
+  CHECK(reaped == pid_);
+  end_ = DescribeEnd(wait_status);
+  pipe_.Reset();
+}
+
+}  // namespace forestage

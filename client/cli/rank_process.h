@@ -1,0 +1,60 @@
+// A rank of `forestage load` as its parent sees it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/cli/global_options.h"
+#include "client/cli/rank_message.h"
+#include "client/cli/rank_options.h"
+#include <sys/types.h>
+
+#include "common/unique_fd.h"
+
+namespace forestage {
+
+// Owns one child process. Not thread-safe.
+//
+//   running --ReadMessages finds the end of the pipe--> ended (reaped)
+class RankProcess {
+ public:
+  // Starts this program again with the hidden command `rank`. Errors name the system call.
+  static absl::StatusOr<std::unique_ptr<RankProcess>> Start(const GlobalOptions& global,
+                                                            const RankOptions& options);
+  // Kills what still runs, and waits for it.
+  ~RankProcess();
+  RankProcess(const RankProcess&) = delete;
+  RankProcess& operator=(const RankProcess&) = delete;
+
+  uint32_t rank() const { return rank_; }
+  // Readable when ReadMessages has something to do. Requires: running().
+  int descriptor() const { return pipe_.get(); }
+  bool running() const { return pipe_.valid(); }
+
+  // What has come; does not block while the rank runs. At the end of the pipe it waits for the
+  // process, which is ending, and `running` turns false. Something that is no message is a note.
+  std::vector<RankMessage> ReadMessages();
+
+  // "killed by signal 9 (Killed)", "ended with exit code 1". Requires: !running().
+  const std::string& end() const { return end_; }
+
+  // SIGKILL: a rank holds nothing that needs an orderly end, and the daemon sees it go.
+  void Kill();
+
+ private:
+  RankProcess(uint32_t rank, pid_t pid, UniqueFd pipe);
+  void Reap();
+
+  const uint32_t rank_;
+  const pid_t pid_;
+  // Reading end; closed when the process has ended.
+  UniqueFd pipe_;
+  // Beginning of a line whose end has not come.
+  std::string partial_line_;
+  std::string end_;
+};
+
+}  // namespace forestage

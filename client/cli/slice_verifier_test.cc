@@ -1,0 +1,98 @@
+#include "client/cli/slice_verifier.h"
+
+#include <unistd.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/cli/demo_writer.h"
+#include "client/cli/temporary_directory_for_test.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "common/status_matchers.h"
+#include "common/units.h"
+
+namespace forestage {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Optional;
+
+class SliceVerifierTest : public ::testing::Test {
+ protected:
+  SliceVerifierTest() {
+    // The tensor is longer than the verifier's buffer.
+    path_ = directory_.Path("model.safetensors");
+    EXPECT_OK(WriteDemoShard(path_, {{"a", {3, kMiB}}, {"b", {8}}}, [](uint64_t) { return true; }));
+    auto local = LocalCatalog::Read(directory_.path());
+    EXPECT_OK(local);
+    local_ = *std::move(local);
+    catalog_ = std::make_unique<Catalog>(local_, local_->view());
+    verifier_ = std::make_unique<SliceVerifier>(local_);
+  }
+
+  TensorInfo Tensor(const std::string& name) const {
+    return catalog_->tensor(*catalog_->Find(name));
+  }
+
+  static std::vector<std::byte> Expected(const std::string& name, uint64_t offset, size_t size) {
+    std::vector<std::byte> bytes(size);
+    FillDemoBytes(name, offset, absl::MakeSpan(bytes));
+    return bytes;
+  }
+
+  TemporaryDirectoryForTest directory_;
+  std::string path_;
+  std::shared_ptr<const LocalCatalog> local_;
+  std::unique_ptr<Catalog> catalog_;
+  std::unique_ptr<SliceVerifier> verifier_;
+};
+
+TEST_F(SliceVerifierTest, FindsNothingInTheFilesBytes) {
+  ASSERT_OK_AND_ASSIGN(std::optional<std::string> difference,
+                       verifier_->FindDifference(Tensor("a"), {}, Expected("a", 0, 6 * kMiB)));
+  EXPECT_EQ(difference, std::nullopt);
+  ASSERT_OK_AND_ASSIGN(difference,
+                       verifier_->FindDifference(Tensor("b"), {}, Expected("b", 0, 16)));
+  EXPECT_EQ(difference, std::nullopt);
+}
+
+TEST_F(SliceVerifierTest, ComparesRowsWithTheirOwnPartOfTheFile) {
+  const Range rows[] = {{.start = 1, .stop = 3}};
+  ASSERT_OK_AND_ASSIGN(
+      std::optional<std::string> difference,
+      verifier_->FindDifference(Tensor("a"), rows, Expected("a", 2 * kMiB, 4 * kMiB)));
+  EXPECT_EQ(difference, std::nullopt);
+  ASSERT_OK_AND_ASSIGN(difference,
+                       verifier_->FindDifference(Tensor("a"), rows, Expected("a", 0, 4 * kMiB)));
+  EXPECT_THAT(difference, Optional(HasSubstr("differs from")));
+}
+
+TEST_F(SliceVerifierTest, NamesTheFirstByteThatDiffers) {
+  std::vector<std::byte> bytes = Expected("a", 0, 6 * kMiB);
+  const size_t where = 5 * kMiB + 3;
+  bytes[where] ^= std::byte{1};
+  ASSERT_OK_AND_ASSIGN(const std::optional<std::string> difference,
+                       verifier_->FindDifference(Tensor("a"), {}, bytes));
+  EXPECT_THAT(difference, Optional(HasSubstr(std::to_string(Tensor("a").begin + where))));
+  EXPECT_THAT(difference, Optional(HasSubstr(path_)));
+}
+
+TEST_F(SliceVerifierTest, TakesAWrongLengthForADifference) {
+  ASSERT_OK_AND_ASSIGN(const std::optional<std::string> difference,
+                       verifier_->FindDifference(Tensor("b"), {}, Expected("b", 0, 14)));
+  EXPECT_THAT(difference, Optional(HasSubstr("14 bytes were delivered instead of 16")));
+}
+
+TEST_F(SliceVerifierTest, TakesATruncatedFileForADifference) {
+  ASSERT_EQ(truncate(path_.c_str(), static_cast<off_t>(Tensor("b").begin + 4)), 0);
+  ASSERT_OK_AND_ASSIGN(const std::optional<std::string> difference,
+                       verifier_->FindDifference(Tensor("b"), {}, Expected("b", 0, 16)));
+  EXPECT_THAT(difference, Optional(HasSubstr("ends at")));
+}
+
+}  // namespace
+}  // namespace forestage

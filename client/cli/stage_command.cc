@@ -1,0 +1,122 @@
+#include "client/cli/stage_command.h"
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/cli/byte_format.h"
+#include "client/cli/daemon_stub.h"
+#include "client/cli/progress_bar.h"
+#include "client/cli/termination_signals.h"
+
+namespace forestage {
+namespace {
+
+// How soon a signal is seen while staging.
+constexpr absl::Duration kSignalInterval = absl::Milliseconds(250);
+// How often a held session looks whether its daemon lives, and how long that may take.
+constexpr absl::Duration kWatchInterval = absl::Seconds(1);
+constexpr absl::Duration kWatchTimeout = absl::Seconds(5);
+constexpr absl::Duration kHealthTimeout = absl::Seconds(1);
+
+SessionOptions MakeSessionOptions(const GlobalOptions& global) {
+  SessionOptions options;
+  options.socket_path = global.socket_path;
+  options.policy = Policy::kRankStripedReadAhead;
+  return options;
+}
+
+// A daemon that is there and refuses, or that is missing.
+ExitCode NativeExitCode(const GlobalOptions& global) {
+  const absl::Status health =
+      DaemonStub(global.socket_path).CheckHealth(absl::Now() + kHealthTimeout).status();
+  return IsNoDaemon(health) ? ExitCode::kNoDaemon : ExitCode::kFailed;
+}
+
+// Waits as WaitUntilStaged does, but sees signals: CANCELLED.
+absl::StatusOr<StagingStatus> WaitInterruptibly(const Session& session, TerminationSignals& signals,
+                                                ProgressBar& bar) {
+  while (true) {
+    absl::StatusOr<StagingStatus> staging = session.WaitUntilStaged(
+        absl::Now() + kSignalInterval,
+        [&](const StagingStatus& now) { bar.Update(now.resident_bytes, now.wanted_bytes); });
+    if (!absl::IsDeadlineExceeded(staging.status())) {
+      if (staging.ok()) bar.Update(staging->resident_bytes, staging->wanted_bytes);
+      return staging;
+    }
+    if (signals.received()) return absl::CancelledError("interrupted before all was staged");
+  }
+}
+
+// Until a signal (OK) or the loss of the daemon (UNAVAILABLE).
+absl::Status Hold(const Session& session, TerminationSignals& signals) {
+  while (!signals.Wait(kWatchInterval)) {
+    const absl::StatusOr<StagingStatus> staging =
+        session.GetStagingStatus(absl::Now() + kWatchTimeout);
+    // A daemon that is slow to answer still holds what it holds.
+    if (staging.ok() || absl::IsDeadlineExceeded(staging.status())) continue;
+    return absl::UnavailableError(absl::StrCat(
+        "the daemon is lost, nothing holds the checkpoint in memory any more; start forestaged "
+        "and run this command again (",
+        staging.status().message(), ")"));
+  }
+  return absl::OkStatus();
+}
+
+std::string StagedText(const std::string& directory, const StagingStatus& staging, double seconds) {
+  return absl::StrCat(directory, ": ", FormatBytes(staging.resident_bytes), " of ",
+                      FormatBytes(staging.wanted_bytes), " in memory after ",
+                      FormatSeconds(seconds), "; the daemon read ", FormatBytes(staging.read_bytes),
+                      " from storage\n");
+}
+
+}  // namespace
+
+Json StageJson(const StagingStatus& staging, double seconds) {
+  Json document;
+  document["bytes"] = staging.wanted_bytes;
+  document["bytes_read"] = staging.read_bytes;
+  document["seconds"] = seconds;
+  document["resident_bytes"] = staging.resident_bytes;
+  return document;
+}
+
+ExitCode RunStage(const GlobalOptions& global, const StageOptions& options) {
+  TerminationSignals signals;
+  const absl::Time begun = absl::Now();
+  const absl::StatusOr<std::unique_ptr<Session>> session =
+      Session::Open(options.directory, MakeSessionOptions(global));
+  if (!session.ok()) return Fail(global, ExitCode::kFailed, session.status());
+  if (const Decision decision = (*session)->decision(); decision.effective == Policy::kNative) {
+    return Fail(global, NativeExitCode(global),
+                absl::StrCat("nothing is staged: ", decision.reason));
+  }
+  ProgressBar bar("staging",
+                  global.json ? ProgressBar::Style::kNone : ProgressBar::Style::kAutomatic);
+  const absl::StatusOr<StagingStatus> staging = WaitInterruptibly(**session, signals, bar);
+  if (!staging.ok()) {
+    return Fail(global, ExitCode::kFailed,
+                absl::StrCat("cannot stage ", options.directory, ": ", staging.status().message()));
+  }
+  bar.Finish();
+  if (staging->failed_bytes > 0) {
+    return Fail(global, ExitCode::kFailed,
+                absl::StrCat("the daemon cannot read ", FormatBytes(staging->failed_bytes), " of ",
+                             options.directory, "; `forestage status` names the files"));
+  }
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - begun);
+  if (global.json) {
+    PrintJson(StageJson(*staging, seconds));
+  } else {
+    PrintText(StagedText(options.directory, *staging, seconds));
+  }
+  if (options.once) return ExitCode::kOk;
+  if (!global.json) PrintText("held until Ctrl-C or SIGTERM\n");
+  if (const absl::Status held = Hold(**session, signals); !held.ok())
+    return Fail(global, ExitCode::kFailed, held);
+  return ExitCode::kOk;
+}
+
+}  // namespace forestage

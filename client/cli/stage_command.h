@@ -1,0 +1,26 @@
+// forestage stage: brings a checkpoint into memory and holds it there.
+#pragma once
+
+#include <string>
+
+#include "client/cli/exit_code.h"
+#include "client/cli/global_options.h"
+#include "client/cli/output.h"
+
+#include "forestage/session.h"
+
+namespace forestage {
+
+struct StageOptions {
+  std::string directory;
+  // Leave when all is staged.
+  bool once = false;
+};
+
+// A session of its own: what it holds stays staged until SIGINT or SIGTERM.
+ExitCode RunStage(const GlobalOptions& global, const StageOptions& options);
+
+// The document of `stage --json`. `seconds` from the open until all was staged.
+Json StageJson(const StagingStatus& staging, double seconds);
+
+}  // namespace forestage

@@ -1,0 +1,79 @@
+#include "client/cli/status_command.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/cli/byte_format.h"
+#include "client/cli/name_escaping.h"
+#include "client/cli/output.h"
+#include "client/cli/text_table.h"
+
+namespace forestage {
+namespace {
+
+constexpr absl::Duration kAnswerTimeout = absl::Seconds(5);
+
+std::string StateText(const DaemonCheckpointRow& checkpoint) {
+  if (checkpoint.failed_bytes > 0)
+    return absl::StrCat(FormatBytes(checkpoint.failed_bytes), " NOT READABLE");
+  return checkpoint.complete ? "staged" : "staging";
+}
+
+std::string SessionsText(const DaemonCheckpointRow& checkpoint) {
+  using Align = TextTable::Align;
+  TextTable table({{"  GROUP"},
+                   {"RANK", Align::kRight},
+                   {"PID", Align::kRight},
+                   {"POLICY"},
+                   {"AGE", Align::kRight},
+                   {"CONSUMED", Align::kRight},
+                   {"MAJOR FAULTS", Align::kRight},
+                   {"REASON"}});
+  for (const DaemonSessionRow& session : checkpoint.sessions) {
+    table.AddRow({absl::StrCat("  ", EscapeName(session.group)),
+                  absl::StrCat(session.local_rank, "/", session.local_size),
+                  absl::StrCat(session.pid), session.policy.empty() ? "undecided" : session.policy,
+                  FormatSeconds(session.age_seconds), FormatBytes(session.consumed_bytes),
+                  absl::StrCat(session.major_faults), session.reason});
+  }
+  return table.ToString();
+}
+
+std::string CheckpointText(const DaemonCheckpointRow& checkpoint) {
+  std::string text = absl::StrCat(
+      EscapeName(checkpoint.path), ": ", StateText(checkpoint), ", ",
+      FormatBytes(checkpoint.resident_bytes), " of ", FormatBytes(checkpoint.wanted_bytes),
+      " wanted in memory, ", FormatBytes(checkpoint.read_bytes), " read from storage in ",
+      FormatSeconds(checkpoint.staging_seconds), "\n  ", checkpoint.tensor_count, " tensors in ",
+      checkpoint.shard_count, " shards, ", FormatBytes(checkpoint.total_bytes), "\n");
+  for (const std::string& error : checkpoint.read_errors)
+    absl::StrAppend(&text, "  read error: ", error, "\n");
+  if (!checkpoint.sessions.empty()) absl::StrAppend(&text, SessionsText(checkpoint));
+  return text;
+}
+
+}  // namespace
+
+std::string StatusText(const DaemonStatus& status) {
+  std::string text = absl::StrCat(
+      "forestaged ", status.version, ", pid ", status.pid, ", up ",
+      FormatSeconds(status.uptime_seconds), status.draining ? ", DRAINING" : "", "\nreads with ",
+      status.reader, status.reader_reason.empty() ? "" : ": ", status.reader_reason,
+      "\nmetrics: ", status.metrics_address.empty() ? "off" : status.metrics_address, "\n");
+  if (status.checkpoints.empty()) absl::StrAppend(&text, "\nno checkpoint is staged\n");
+  for (const DaemonCheckpointRow& checkpoint : status.checkpoints)
+    absl::StrAppend(&text, "\n", CheckpointText(checkpoint));
+  return text;
+}
+
+ExitCode RunStatus(const GlobalOptions& global) {
+  const absl::StatusOr<DaemonStatus> status =
+      DaemonStub(global.socket_path).GetStatus(absl::Now() + kAnswerTimeout);
+  if (!status.ok()) {
+    return Fail(global, IsNoDaemon(status.status()) ? ExitCode::kNoDaemon : ExitCode::kFailed,
+                status.status());
+  }
+  PrintText(global.json ? status->json + "\n" : StatusText(*status));
+  return ExitCode::kOk;
+}
+
+}  // namespace forestage

@@ -1,0 +1,51 @@
+#include "client/cli/status_command.h"
+
+#include "client/cli/stage_command.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "common/units.h"
+
+namespace forestage {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(StatusTextTest, ShowsCheckpointsTheirSessionsAndReadErrors) {
+  DaemonStatus status;
+  status.version = "0.1.0";
+  status.pid = 7;
+  status.reader = "threads";
+  status.reader_reason = "io_uring: EPERM";
+  DaemonCheckpointRow& checkpoint = status.checkpoints.emplace_back();
+  checkpoint.path = "/models/a b";
+  checkpoint.wanted_bytes = kGiB;
+  checkpoint.resident_bytes = 512 * kMiB;
+  checkpoint.read_errors.push_back("x.safetensors at 4096: Input/output error");
+  DaemonSessionRow& session = checkpoint.sessions.emplace_back();
+  session.group = "job";
+  session.local_rank = 1;
+  session.local_size = 4;
+  EXPECT_THAT(StatusText(status),
+              AllOf(HasSubstr("forestaged 0.1.0, pid 7"), HasSubstr("io_uring: EPERM"),
+                    HasSubstr("metrics: off"), HasSubstr("/models/a%20b: staging"),
+                    HasSubstr("512 MiB of 1.00 GiB wanted"), HasSubstr("x.safetensors at 4096"),
+                    HasSubstr("1/4"), HasSubstr("undecided")));
+}
+
+TEST(StatusTextTest, SaysThatNothingIsStaged) {
+  EXPECT_THAT(StatusText(DaemonStatus()), HasSubstr("no checkpoint is staged"));
+}
+
+TEST(StageJsonTest, HasTheDocumentedKeys) {
+  StagingStatus staging;
+  staging.wanted_bytes = 4;
+  staging.read_bytes = 3;
+  staging.resident_bytes = 2;
+  EXPECT_EQ(JsonLine(StageJson(staging, 1.5)),
+            "{\"bytes\":4,\"bytes_read\":3,\"seconds\":1.5,\"resident_bytes\":2}\n");
+}
+
+}  // namespace
+}  // namespace forestage

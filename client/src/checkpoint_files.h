@@ -1,0 +1,59 @@
+// The files of a checkpoint as this process sees them: selected, opened, mapped.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "checkpoint/file_selection.h"
+#include "common/file_mapping.h"
+#include "common/unique_fd.h"
+
+namespace forestage {
+
+// Most threads that open files or read headers at once: enough to hide the latency of a network
+// file system, few enough not to stall its server.
+inline constexpr size_t kHeaderThreadsMax = 16;
+
+// One shard, open read-only. `fd` is never written to and its file position is never used.
+struct OpenShard {
+  std::string name;
+  std::string path;
+  UniqueFd fd;
+  // When it was opened.
+  uint64_t bytes = 0;
+  int64_t mtime_ns = 0;
+  // All of the file; `mapped` is false where the file system refuses mappings, or the process may
+  // have no more address space. Such a shard is read with pread.
+  FileMapping mapping;
+  bool mapped = false;
+};
+
+// Immutable, thread-safe. Descriptors and mappings live as long as this object.
+class CheckpointFiles {
+ public:
+  // Selects the files of `directory` (see SelectFiles for its errors) and opens all of them. Blocks
+  // on the file system. Every file that cannot be opened, or is not a regular file
+  // (INVALID_ARGUMENT), is in the one error, whose code is that of the first. RESOURCE_EXHAUSTED:
+  // more shards than the process may open files, although its soft limit was raised towards the
+  // hard one.
+  static absl::StatusOr<std::shared_ptr<const CheckpointFiles>> Open(
+      const std::string& directory, const SelectionOptions& options);
+
+  const FileSelection& selection() const { return selection_; }
+  // In natural order, as selected.
+  absl::Span<const OpenShard> shards() const { return shards_; }
+  std::vector<uint64_t> shard_bytes() const;
+
+ private:
+  CheckpointFiles(FileSelection selection, std::vector<OpenShard> shards);
+
+  const FileSelection selection_;
+  const std::vector<OpenShard> shards_;
+};
+
+}  // namespace forestage

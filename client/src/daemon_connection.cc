@@ -1,0 +1,566 @@
+#include "client/src/daemon_connection.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "client/src/descriptor_client.h"
+#include "client/src/socket_connect.h"
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel_posix.h>
+#include <grpcpp/support/channel_arguments.h>
+#include <grpcpp/support/client_callback.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include "common/status_macros.h"
+#include "forestage/v1/session.grpc.pb.h"
+
+namespace forestage {
+namespace {
+
+// No event is near this; a peer that sends more is not a daemon of ours.
+constexpr int kEventBytesMax = 1024 * 1024;
+constexpr size_t kItemsPerDemandMessage = 100'000;
+constexpr size_t kIndexesPerMessage = 50'000;
+// How much longer than its agreement_timeout a rank waits for the daemon to say that it passed.
+constexpr absl::Duration kAgreementGrace = absl::Seconds(2);
+// How long Close waits for the daemon to end the stream, and then for gRPC to cancel it.
+constexpr absl::Duration kCloseTimeout = absl::Milliseconds(500);
+// The descriptor socket exists before the other one, so only its backlog is waited for.
+constexpr absl::Duration kDescriptorConnectTimeout = absl::Seconds(2);
+// Longest texts that this rank says of itself; the daemon refuses longer ones.
+constexpr size_t kCommandBytesMax = 256;
+constexpr size_t kCpuListBytesMax = 1024;
+constexpr size_t kPathBytesMax = 4096;
+constexpr char kClientVersion[] = FORESTAGE_VERSION;
+
+std::string OneLine(absl::string_view text) { return absl::StrReplaceAll(text, {{"\n", "; "}}); }
+
+v1::Policy ToProto(Policy policy) {
+  switch (policy) {
+    case Policy::kAuto:
+      return v1::POLICY_AUTO;
+    case Policy::kNative:
+      return v1::POLICY_NATIVE;
+    case Policy::kRankStripedReadAhead:
+      return v1::POLICY_RANK_STRIPED_READ_AHEAD;
+  }
+  return v1::POLICY_AUTO;
+}
+
+// kAuto, which no daemon may decide, stands for what this client does not know.
+Policy FromProto(v1::Policy policy) {
+  switch (policy) {
+    case v1::POLICY_NATIVE:
+      return Policy::kNative;
+    case v1::POLICY_RANK_STRIPED_READ_AHEAD:
+      return Policy::kRankStripedReadAhead;
+    default:
+      return Policy::kAuto;
+  }
+}
+
+// Whether a protobuf string may hold it. Overlong forms and surrogates are found by value.
+bool IsUtf8(absl::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const unsigned char lead = static_cast<unsigned char>(text[i++]);
+    if (lead < 0x80) continue;
+    const int more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
+    if (lead < 0xc2 || lead > 0xf4 || text.size() - i < static_cast<size_t>(more)) return false;
+    uint32_t value = lead & (0x3f >> more);
+    for (int k = 0; k < more; ++k) {
+      const unsigned char next = static_cast<unsigned char>(text[i++]);
+      if ((next & 0xc0) != 0x80) return false;
+      value = value << 6 | (next & 0x3f);
+    }
+    const uint32_t value_min = more == 3 ? 0x10000 : more == 2 ? 0x800 : 0x80;
+    if (value < value_min || value > 0x10ffff || (value >= 0xd800 && value < 0xe000)) return false;
+  }
+  return true;
+}
+
+// Labels may be of any bytes; two different ones stay different.
+std::string ValidText(absl::string_view text) {
+  return IsUtf8(text) ? std::string(text) : absl::CHexEscape(text);
+}
+
+// "forestage load ..." as in /proc/self/cmdline; empty when it cannot be read.
+std::string OwnCommand() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string command((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::replace(command.begin(), command.end(), '\0', ' ');
+  command.resize(std::min(command.size(), kCommandBytesMax));
+  return ValidText(absl::StripAsciiWhitespace(command)).substr(0, 4 * kCommandBytesMax);
+}
+
+std::string OwnCpuList() {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    absl::string_view value = line;
+    if (absl::ConsumePrefix(&value, "Cpus_allowed_list:")) {
+      return std::string(absl::StripAsciiWhitespace(value).substr(0, kCpuListBytesMax));
+    }
+  }
+  return "";
+}
+
+v1::SessionRequest MakeOpenMessage(const DaemonOpenRequest& request) {
+  v1::SessionRequest message;
+  v1::OpenRequest& open = *message.mutable_open();
+  open.mutable_group()->set_name(ValidText(request.group_name));
+  open.mutable_group()->set_launch_nonce(ValidText(request.launch_nonce));
+  open.mutable_group()->set_local_size(request.local_size);
+  open.set_local_rank(request.local_rank);
+  open.set_policy(ToProto(request.policy));
+  open.set_agreement(request.agreement == Agreement::kStrict ? v1::AGREEMENT_STRICT
+                                                             : v1::AGREEMENT_EAGER);
+  const int64_t timeout_ms = absl::ToInt64Milliseconds(request.agreement_timeout);
+  // 0 would be the daemon's default.
+  open.set_agreement_timeout_ms(
+      static_cast<uint32_t>(std::clamp<int64_t>(timeout_ms, 1, UINT32_MAX)));
+  open.mutable_client()->set_version(kClientVersion);
+  open.mutable_client()->set_command(OwnCommand());
+  open.mutable_client()->set_device_uuid(ValidText(request.device_uuid));
+  open.mutable_client()->set_cpu_list(OwnCpuList());
+  open.set_path(ValidText(request.path).substr(0, kPathBytesMax));
+  for (const OfferedShard& shard : request.shards) {
+    v1::Shard& entry = *open.add_shards();
+    entry.set_name(shard.name);
+    entry.set_size_bytes(shard.bytes);
+    entry.set_mtime_ns(shard.mtime_ns);
+  }
+  open.set_demand_follows(request.demand_follows);
+  return message;
+}
+
+StagingStatus FromProto(const v1::Progress& progress) {
+  return {.wanted_bytes = progress.wanted_bytes(),
+          .resident_bytes = progress.resident_bytes(),
+          .failed_bytes = progress.failed_bytes(),
+          .read_bytes = progress.read_bytes(),
+          .staging_seconds = progress.staging_seconds(),
+          .complete = progress.complete()};
+}
+
+uint64_t OwnMajorFaults() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_majflt);
+}
+
+// One OpenSession stream. gRPC's threads call the On... reactions; everything else comes from the
+// client's threads. It owns itself from Start until OnDone, since gRPC may call until then.
+//
+// Reading: one read is outstanding from Start until it fails. Writing: at most one message is with
+// gRPC (`writing_`); what is to be sent waits in queues, which the session bounds (each extent and
+// tensor is sent once), so that no caller ever blocks on the daemon.
+class SessionStream : public grpc::ClientBidiReactor<v1::SessionRequest, v1::SessionEvent> {
+ public:
+  static std::shared_ptr<SessionStream> Start(
+      std::shared_ptr<grpc::Channel> channel, const v1::SessionRequest& open,
+      std::shared_ptr<DaemonLoss> loss) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    std::shared_ptr<SessionStream> stream(new SessionStream(std::move(channel), std::move(loss)));
+    stream->self_ = stream;
+    stream->stub_->async()->OpenSession(&stream->context_, stream.get());
+    // Writes may be started from outside a reaction until writing ends.
+    stream->AddHold();
+    stream->outgoing_ = open;
+    stream->writing_ = true;
+    stream->StartWrite(&stream->outgoing_);
+    stream->StartRead(&stream->incoming_);
+    stream->StartCall();
+    return stream;
+  }
+
+  // Waits for what the daemon says first. The stream's own error when it ends before;
+  // DEADLINE_EXCEEDED.
+  absl::StatusOr<v1::SessionOpened> WaitForOpened(absl::Time deadline) {
+    return WaitForEvent(&SessionStream::opened_, deadline, "its answer");
+  }
+  absl::StatusOr<v1::CheckpointReady> WaitForCheckpoint(absl::Time deadline) {
+    return WaitForEvent(&SessionStream::checkpoint_, deadline, "it to read the shards' headers");
+  }
+  absl::StatusOr<v1::Decision> WaitForDecision(absl::Time deadline) {
+    return WaitForEvent(&SessionStream::decision_, deadline, "its decision");
+  }
+
+  // Why the daemon ended the stream, if it does so within a moment, else `otherwise`: the stream
+  // knows more than the descriptor socket that breaks with it.
+  absl::Status EndOr(const absl::Status& otherwise) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  void QueueDemand(absl::Span<const DemandedBytes> items) ABSL_LOCKS_EXCLUDED(mutex_);
+  void QueueUrgent(absl::Span<const uint64_t> extent_indexes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void QueueConsumed(uint32_t tensor_index) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<StagingStatus> GetProgress(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends the stream: sends what is queued, then cancels. Blocks at most twice kCloseTimeout.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnDone(const grpc::Status& status) override ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  SessionStream(std::shared_ptr<grpc::Channel> channel, std::shared_ptr<DaemonLoss> loss)
+      : channel_(std::move(channel)),
+        stub_(v1::SessionService::NewStub(channel_)),
+        loss_(std::move(loss)) {}
+
+  template <typename Event>
+  absl::StatusOr<Event> WaitForEvent(std::optional<Event> SessionStream::*member,
+                                     absl::Time deadline, absl::string_view what)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void TakeEvent(v1::SessionEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives the next message to gRPC, or ends writing.
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool TakeNextMessage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndWriting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Constant after Start.
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::SessionService::Stub> stub_;
+  const std::shared_ptr<DaemonLoss> loss_;
+  grpc::ClientContext context_;
+
+  // With gRPC while a read or a write is outstanding.
+  v1::SessionEvent incoming_;
+  v1::SessionRequest outgoing_;
+
+  absl::Mutex mutex_;
+  std::shared_ptr<SessionStream> self_ ABSL_GUARDED_BY(mutex_);
+  std::optional<v1::SessionOpened> opened_ ABSL_GUARDED_BY(mutex_);
+  std::optional<v1::CheckpointReady> checkpoint_ ABSL_GUARDED_BY(mutex_);
+  std::optional<v1::Decision> decision_ ABSL_GUARDED_BY(mutex_);
+  StagingStatus progress_ ABSL_GUARDED_BY(mutex_);
+  uint64_t progress_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
+
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<DemandedBytes> demand_ ABSL_GUARDED_BY(mutex_);
+  bool demand_pending_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<uint64_t> urgent_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint32_t> consumed_ ABSL_GUARDED_BY(mutex_);
+  bool progress_wanted_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+template <typename Event>
+absl::StatusOr<Event> SessionStream::WaitForEvent(std::optional<Event> SessionStream::*member,
+                                                  absl::Time deadline, absl::string_view what) {
+  absl::MutexLock lock(&mutex_);
+  const std::optional<Event>& event = this->*member;
+  const auto decided = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return event.has_value() || end_.has_value() || loss_->lost();
+  };
+  mutex_.AwaitWithDeadline(absl::Condition(&decided), deadline);
+  if (event.has_value()) return *event;
+  if (end_.has_value()) {
+    return end_->ok() ? absl::UnavailableError("it ended the session at once") : FromGrpc(*end_);
+  }
+  if (loss_->lost()) return absl::UnavailableError(loss_->reason());
+  return absl::DeadlineExceededError(absl::StrCat("timed out waiting for ", what));
+}
+
+absl::Status SessionStream::EndOr(const absl::Status& otherwise) {
+  absl::MutexLock lock(&mutex_);
+  const auto ended = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return end_.has_value(); };
+  mutex_.AwaitWithTimeout(absl::Condition(&ended), kCloseTimeout);
+  return end_.has_value() && !end_->ok() ? FromGrpc(*end_) : otherwise;
+}
+
+void SessionStream::TakeEvent(v1::SessionEvent& event) {
+  switch (event.event_case()) {
+    case v1::SessionEvent::kOpened:
+      opened_ = std::move(*event.mutable_opened());
+      return;
+    case v1::SessionEvent::kCheckpoint:
+      checkpoint_ = std::move(*event.mutable_checkpoint());
+      return;
+    case v1::SessionEvent::kDecision:
+      decision_ = std::move(*event.mutable_decision());
+      return;
+    case v1::SessionEvent::kProgress:
+      progress_ = FromProto(event.progress());
+      ++progress_count_;
+      return;
+    case v1::SessionEvent::kDraining:
+      loss_->Lose("the daemon is draining: it stops; the rest is read natively");
+      return;
+    case v1::SessionEvent::EVENT_NOT_SET:
+      return;  // of a newer daemon
+  }
+}
+
+void SessionStream::OnReadDone(bool ok) {
+  absl::MutexLock lock(&mutex_);
+  if (!ok) {
+    EndWriting();
+    return;
+  }
+  TakeEvent(incoming_);
+  incoming_.Clear();
+  StartRead(&incoming_);
+}
+
+void SessionStream::OnWriteDone(bool ok) {
+  absl::MutexLock lock(&mutex_);
+  writing_ = false;
+  if (!ok) {
+    EndWriting();
+  } else {
+    WriteNext();
+  }
+}
+
+void SessionStream::EndWriting() {
+  if (writing_ended_) return;
+  writing_ended_ = true;
+  RemoveHold();
+}
+
+void SessionStream::WriteNext() {
+  if (writing_ || writing_ended_) return;
+  if (TakeNextMessage()) {
+    writing_ = true;
+    StartWrite(&outgoing_);
+  } else if (closing_) {
+    StartWritesDone();
+    EndWriting();
+  }
+}
+
+bool SessionStream::TakeNextMessage() {
+  outgoing_.Clear();
+  if (demand_pending_) {
+    v1::Demand& demand = *outgoing_.mutable_demand();
+    while (!demand_.empty() && static_cast<size_t>(demand.items_size()) < kItemsPerDemandMessage) {
+      v1::Demand::Item& item = *demand.add_items();
+      item.set_tensor_index(demand_.front().tensor_index);
+      item.set_begin(demand_.front().begin);
+      item.set_end(demand_.front().end);
+      demand_.pop_front();
+    }
+    demand.set_more(!demand_.empty());
+    demand_pending_ = !demand_.empty();
+    return true;
+  }
+  if (!urgent_.empty()) {
+    const size_t count = std::min(urgent_.size(), kIndexesPerMessage);
+    outgoing_.mutable_urgent()->mutable_extent_indexes()->Add(urgent_.begin(),
+                                                              urgent_.begin() + count);
+    urgent_.erase(urgent_.begin(), urgent_.begin() + count);
+    return true;
+  }
+  if (!consumed_.empty()) {
+    const size_t count = std::min(consumed_.size(), kIndexesPerMessage);
+    outgoing_.mutable_consumed()->mutable_tensor_indexes()->Add(consumed_.begin(),
+                                                                consumed_.begin() + count);
+    consumed_.erase(consumed_.begin(), consumed_.begin() + count);
+    return true;
+  }
+  if (progress_wanted_) {
+    progress_wanted_ = false;
+    outgoing_.mutable_progress()->set_major_faults(OwnMajorFaults());
+    return true;
+  }
+  return false;
+}
+
+void SessionStream::QueueDemand(absl::Span<const DemandedBytes> items) {
+  absl::MutexLock lock(&mutex_);
+  demand_.insert(demand_.end(), items.begin(), items.end());
+  demand_pending_ = true;
+  WriteNext();
+}
+
+void SessionStream::QueueUrgent(absl::Span<const uint64_t> extent_indexes) {
+  absl::MutexLock lock(&mutex_);
+  urgent_.insert(urgent_.end(), extent_indexes.begin(), extent_indexes.end());
+  WriteNext();
+}
+
+void SessionStream::QueueConsumed(uint32_t tensor_index) {
+  absl::MutexLock lock(&mutex_);
+  consumed_.push_back(tensor_index);
+  WriteNext();
+}
+
+absl::StatusOr<StagingStatus> SessionStream::GetProgress(absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  const uint64_t seen = progress_count_;
+  progress_wanted_ = true;
+  WriteNext();
+  const auto decided = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return progress_count_ > seen || writing_ended_ || closing_;
+  };
+  mutex_.AwaitWithDeadline(absl::Condition(&decided), deadline);
+  if (progress_count_ > seen) return progress_;
+  if (writing_ended_ || closing_) {
+    return absl::UnavailableError(loss_->lost() ? loss_->reason()
+                                                : "the session with the daemon has ended");
+  }
+  return absl::DeadlineExceededError("timed out waiting for the daemon's progress");
+}
+
+void SessionStream::OnDone(const grpc::Status& status) {
+  std::shared_ptr<SessionStream> self;
+  absl::MutexLock lock(&mutex_);
+  end_ = status;
+  loss_->Lose(absl::StrCat("the daemon closed the stream: ",
+                           status.ok() ? "the session ended" : OneLine(FromGrpc(status).ToString()),
+                           "; the rest is read natively"));
+  // Deleted after the lock is given back, if the connection has gone already.
+  self = std::move(self_);
+}
+
+void SessionStream::Close() {
+  absl::MutexLock lock(&mutex_);
+  closing_ = true;
+  WriteNext();
+  const auto ended = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return end_.has_value(); };
+  if (mutex_.AwaitWithTimeout(absl::Condition(&ended), kCloseTimeout)) return;
+  context_.TryCancel();
+  mutex_.AwaitWithTimeout(absl::Condition(&ended), kCloseTimeout);
+}
+
+class DaemonConnection : public DaemonSession {
+ public:
+  explicit DaemonConnection(std::shared_ptr<SessionStream> stream) : stream_(std::move(stream)) {}
+  ~DaemonConnection() override { Close(); }
+
+  void SendDemand(absl::Span<const DemandedBytes> items) override { stream_->QueueDemand(items); }
+  void SendUrgent(absl::Span<const uint64_t> extent_indexes) override {
+    stream_->QueueUrgent(extent_indexes);
+  }
+  void SendConsumed(uint32_t tensor_index) override { stream_->QueueConsumed(tensor_index); }
+  absl::StatusOr<StagingStatus> GetProgress(absl::Time deadline) override {
+    return stream_->GetProgress(deadline);
+  }
+  void Close() override { stream_->Close(); }
+  SessionStream& stream() { return *stream_; }
+
+ private:
+  const std::shared_ptr<SessionStream> stream_;
+};
+
+absl::StatusOr<UniqueFd> ConnectToDaemon(const DaemonOpenRequest& request) {
+  absl::StatusOr<UniqueFd> socket =
+      ConnectUnixSocket(request.socket_path, SOCK_STREAM, absl::Now() + request.daemon_wait);
+  if (socket.ok()) return socket;
+  const absl::Status& status = socket.status();
+  absl::string_view fix = "start forestaged or set FORESTAGE_SOCKET to its socket";
+  if (absl::IsPermissionDenied(status)) {
+    fix = "run as a user who may use the daemon, or change its socket's group";
+  } else if (absl::IsInvalidArgument(status)) {
+    fix = "give forestaged a socket with a shorter path";
+  }
+  return absl::Status(status.code(), absl::StrCat("no daemon at ", status.message(), ": ", fix));
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd socket) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kEventBytesMax);
+  // No keepalive: it would declare a daemon dead that is only stopped; the board's heartbeat tells.
+  // A channel on a connected descriptor never reconnects.
+  return grpc::CreateCustomInsecureChannelFromFd("forestaged", socket.Release(), arguments);
+}
+
+absl::StatusOr<DaemonWelcome> Converse(const DaemonOpenRequest& request, SessionStream& stream) {
+  const absl::Time deadline = absl::Now() + request.open_timeout;
+  ASSIGN_OR_RETURN(const v1::SessionOpened opened, stream.WaitForOpened(deadline));
+  SessionToken token = {};
+  if (opened.token().size() != token.size()) {
+    return absl::InternalError(absl::StrCat("a token of ", opened.token().size(), " bytes"));
+  }
+  std::memcpy(token.data(), opened.token().data(), token.size());
+  const std::string descriptor_socket = opened.descriptor_socket().empty()
+                                            ? absl::StrCat(request.socket_path, ".descriptors")
+                                            : opened.descriptor_socket();
+  absl::StatusOr<DescriptorClient> exchange = DescriptorClient::Connect(
+      descriptor_socket, token, std::min(deadline, absl::Now() + kDescriptorConnectTimeout));
+  if (!exchange.ok()) {
+    return absl::Status(
+        exchange.status().code(),
+        absl::StrCat("its descriptor socket cannot be used (mount the sockets' directory, not one "
+                     "socket): ",
+                     exchange.status().message()));
+  }
+  if (const absl::Status sent = exchange->SendShards(request.shards, deadline); !sent.ok()) {
+    return stream.EndOr(sent);
+  }
+  ASSIGN_OR_RETURN(const v1::CheckpointReady ready, stream.WaitForCheckpoint(deadline));
+  absl::StatusOr<DeliveredDescriptors> delivered = exchange->Fetch(deadline);
+  if (!delivered.ok()) return stream.EndOr(delivered.status());
+  const absl::Time decision_deadline =
+      request.agreement == Agreement::kStrict
+          ? std::max(deadline, absl::Now() + request.agreement_timeout + kAgreementGrace)
+          : deadline;
+  ASSIGN_OR_RETURN(const v1::Decision decision, stream.WaitForDecision(decision_deadline));
+  return DaemonWelcome{.session = nullptr,
+                       .decision = {.requested = request.policy,
+                                    .effective = FromProto(decision.effective()),
+                                    .activated = decision.activated(),
+                                    .reason = decision.reason()},
+                       .catalog_fd = std::move(delivered->catalog),
+                       .board_fd = std::move(delivered->board),
+                       .generation = opened.generation()};
+}
+
+// What a person can do about an error of an open.
+absl::string_view Fix(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kAlreadyExists:
+      return "give each rank its own local_rank, and each launch its own nonce";
+    case absl::StatusCode::kPermissionDenied:
+      return "run as a user who may use the daemon";
+    case absl::StatusCode::kResourceExhausted:
+      return "see the daemon's limits";
+    case absl::StatusCode::kUnimplemented:
+      return "use daemon and client of one version";
+    case absl::StatusCode::kDeadlineExceeded:
+      return "look at the daemon's log and `forestage status`";
+    case absl::StatusCode::kInvalidArgument:
+      return "this rank checks the files itself";
+    default:
+      return "see the daemon's log; is it forestaged that listens there?";
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<DaemonWelcome> OpenDaemonConnection(const DaemonOpenRequest& request,
+                                                   std::shared_ptr<DaemonLoss> loss) {
+  ASSIGN_OR_RETURN(UniqueFd socket, ConnectToDaemon(request));
+  auto connection = std::make_unique<DaemonConnection>(
+      SessionStream::Start(MakeChannel(std::move(socket)), MakeOpenMessage(request), loss));
+  absl::StatusOr<DaemonWelcome> welcome = Converse(request, connection->stream());
+  if (!welcome.ok()) {
+    const absl::Status& status = welcome.status();
+    return absl::Status(status.code(), absl::StrCat("the daemon at ", request.socket_path,
+                                                    " did not serve: ", OneLine(status.ToString()),
+                                                    " (", Fix(status), ")"));
+  }
+  welcome->session = std::move(connection);
+  return welcome;
+}
+
+}  // namespace forestage

@@ -1,0 +1,122 @@
+#include "client/src/held_catalog.h"
+
+#include <cerrno>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/src/parallel_for.h"
+#include <sys/stat.h>
+
+#include "checkpoint/safetensors_header.h"
+#include "checkpoint/slice.h"
+#include "common/errno_status.h"
+#include "common/file_mapping.h"
+#include "common/memfd.h"
+#include "common/status_macros.h"
+
+namespace forestage {
+namespace {
+
+absl::Status ListAll(absl::Span<const absl::Status> statuses) {
+  std::vector<absl::string_view> messages;
+  const absl::Status* first = nullptr;
+  for (const absl::Status& status : statuses) {
+    if (status.ok()) continue;
+    if (first == nullptr) first = &status;
+    messages.push_back(status.message());
+  }
+  if (first == nullptr) return absl::OkStatus();
+  // One error keeps its payloads (errno, header rule).
+  if (messages.size() == 1) return *first;
+  return absl::Status(first->code(), absl::StrJoin(messages, "\n"));
+}
+
+// The bytes of a shard that a tensor claims must lie in the file and be as many as its shape says:
+// slices are computed from the shape.
+absl::Status CheckTensor(const TensorEntryView& tensor, const OpenShard& shard) {
+  if (tensor.begin > tensor.end || tensor.end > shard.bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", tensor.name, " lies outside ", shard.name));
+  }
+  ASSIGN_OR_RETURN(const SlicePlan whole,
+                   SlicePlan::Create(tensor.dtype, tensor.shape, {}, tensor.begin));
+  if (whole.bytes() != tensor.end - tensor.begin) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", tensor.name, " does not fill its byte range"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSameFiles(const CatalogView& catalog, const CheckpointFiles& files) {
+  if (catalog.shard_count() != files.shards().size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "it has ", catalog.shard_count(), " shards, this rank sees ", files.shards().size()));
+  }
+  for (size_t i = 0; i < catalog.shard_count(); ++i) {
+    const ShardEntryView theirs = catalog.shard(i);
+    const OpenShard& ours = files.shards()[i];
+    if (theirs.name != ours.name || theirs.bytes != ours.bytes ||
+        theirs.mtime_ns != ours.mtime_ns) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("shard ", i, " is ", theirs.name, " of ", theirs.bytes,
+                       " bytes, this rank sees ", ours.name, " of ", ours.bytes,
+                       theirs.mtime_ns != ours.mtime_ns ? " modified at another time" : ""));
+    }
+  }
+  for (size_t i = 0; i < catalog.tensor_count(); ++i) {
+    const TensorEntryView tensor = catalog.tensor(i);
+    if (tensor.shard_index >= files.shards().size()) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor ", tensor.name, " has no shard"));
+    }
+    RETURN_IF_ERROR(CheckTensor(tensor, files.shards()[tensor.shard_index]));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<HeldCatalog> ReadNativeCatalog(const CheckpointFiles& files) {
+  const size_t count = files.shards().size();
+  std::vector<CatalogShard> shards(count);
+  std::vector<absl::Status> statuses(count);
+  ParallelFor(count, kHeaderThreadsMax, [&](size_t index) {
+    const OpenShard& shard = files.shards()[index];
+    absl::StatusOr<SafetensorsHeader> header = ReadHeader(shard.fd.get(), shard.path);
+    if (!header.ok()) {
+      statuses[index] = header.status();
+      return;
+    }
+    if (header->file_bytes != shard.bytes) {
+      statuses[index] = absl::InvalidArgumentError(
+          absl::StrCat(shard.path, ": changed from ", shard.bytes, " to ", header->file_bytes,
+                       " bytes while it was opened"));
+      return;
+    }
+    shards[index] = {.name = shard.name, .mtime_ns = shard.mtime_ns, .header = *std::move(header)};
+  });
+  RETURN_IF_ERROR(ListAll(statuses));
+  ASSIGN_OR_RETURN(std::vector<std::byte> bytes, BuildCatalog(shards));
+  auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
+  ASSIGN_OR_RETURN(const CatalogView view, CatalogView::FromBytes(*owner));
+  RETURN_IF_ERROR(CheckIndexAgainstCatalog(files.selection(), view));
+  return HeldCatalog{.owner = std::move(owner), .view = view};
+}
+
+absl::StatusOr<HeldCatalog> MapDaemonCatalog(const UniqueFd& fd, const CheckpointFiles& files) {
+  RETURN_IF_ERROR(CheckSealed(fd.get(), /*unwritable=*/true));
+  struct stat stat_buffer = {};
+  if (fstat(fd.get(), &stat_buffer) != 0) return ErrnoStatus(errno, "fstat of the catalog");
+  ASSIGN_OR_RETURN(FileMapping mapping,
+                   FileMapping::MapReadOnly(fd.get(), static_cast<uint64_t>(stat_buffer.st_size)));
+  auto owner = std::make_shared<const FileMapping>(std::move(mapping));
+  ASSIGN_OR_RETURN(const CatalogView view, CatalogView::FromBytes(owner->bytes()));
+  RETURN_IF_ERROR(CheckSameFiles(view, files));
+  RETURN_IF_ERROR(CheckIndexAgainstCatalog(files.selection(), view));
+  return HeldCatalog{.owner = std::move(owner), .view = view};
+}
+
+}  // namespace forestage

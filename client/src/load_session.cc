@@ -1,0 +1,379 @@
+#include "client/src/load_session.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <initializer_list>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "client/src/slice_state.h"
+
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace forestage {
+namespace {
+
+constexpr char kSocketPathDefault[] = "/run/forestage/forestaged.sock";
+// How often WaitUntilStaged asks the daemon.
+constexpr absl::Duration kProgressPeriod = absl::Milliseconds(250);
+
+absl::Status CheckOptions(const SessionOptions& options) {
+  if (options.local_size == 0) return absl::InvalidArgumentError("local_size is 0");
+  if (options.local_rank >= options.local_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "local_rank ", options.local_rank, " is not below local_size ", options.local_size));
+  }
+  if (options.group_name.empty() && options.local_size != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("local_size is ", options.local_size,
+                     " but group_name is empty: give all ranks that load together one name"));
+  }
+  if (options.daemon_wait < absl::ZeroDuration() || options.open_timeout < absl::ZeroDuration() ||
+      options.agreement_timeout < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("a timeout is negative");
+  }
+  return absl::OkStatus();
+}
+
+std::string FirstOf(std::string chosen, std::initializer_list<const char*> variables,
+                    const char* otherwise) {
+  if (!chosen.empty()) return chosen;
+  for (const char* variable : variables) {
+    const char* value = std::getenv(variable);
+    if (value != nullptr && value[0] != '\0') return value;
+  }
+  return otherwise;
+}
+
+// Two processes never choose the same name, even when one gets the pid of another.
+std::string GroupOfOwn() {
+  std::random_device random;
+  return absl::StrCat("pid-", getpid(), "-", absl::Hex(random(), absl::kZeroPad8),
+                      absl::Hex(random(), absl::kZeroPad8));
+}
+
+// The same for every rank that names the directory, however it writes the path: it is part of what
+// tells groups apart.
+std::string PathLabel(const std::string& directory) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(directory, error);
+  if (error) return directory;
+  std::string label = absolute.lexically_normal().string();
+  if (label.size() > 1 && label.back() == '/') label.pop_back();
+  return label;
+}
+
+std::string OneLine(absl::string_view message) {
+  return absl::StrReplaceAll(message, {{"\n", "; "}});
+}
+
+DaemonOpenRequest MakeOpenRequest(const std::string& directory, const SessionOptions& options,
+                                  const CheckpointFiles& files) {
+  DaemonOpenRequest request = {
+      .socket_path = FirstOf(options.socket_path, {"FORESTAGE_SOCKET"}, kSocketPathDefault),
+      .daemon_wait = options.daemon_wait,
+      .open_timeout = options.open_timeout,
+      .agreement_timeout = options.agreement_timeout,
+      .group_name = options.group_name.empty() ? GroupOfOwn() : options.group_name,
+      .launch_nonce =
+          FirstOf(options.launch_nonce, {"FORESTAGE_LAUNCH_NONCE", "TORCHELASTIC_RUN_ID"}, ""),
+      .local_rank = options.local_rank,
+      .local_size = options.local_size,
+      .policy = options.policy,
+      .agreement = options.agreement,
+      .device_uuid = options.device_uuid,
+      .path = PathLabel(directory),
+      .shards = {},
+      .demand_follows = options.demand.has_value(),
+  };
+  request.shards.reserve(files.shards().size());
+  for (const OpenShard& shard : files.shards()) {
+    request.shards.push_back({.name = shard.name,
+                              .bytes = shard.bytes,
+                              .mtime_ns = shard.mtime_ns,
+                              .fd = shard.fd.get()});
+  }
+  return request;
+}
+
+// Why no daemon is asked at all; empty when one is.
+std::string NoDaemonReason(const SessionOptions& options) {
+  if (!options.use_daemon) return "this process was told to use no daemon";
+  // In a group that must agree the others wait for this rank's wish.
+  if (options.policy == Policy::kNative &&
+      (options.agreement == Agreement::kEager || options.local_size == 1)) {
+    return "native was requested";
+  }
+  return "";
+}
+
+}  // namespace
+
+LoadSession::LoadSession(std::shared_ptr<const CheckpointFiles> files,
+                         const SessionOptions& options)
+    : files_(std::move(files)) {
+  given_.requested = options.policy;
+}
+
+LoadSession::~LoadSession() {
+  CHECK(!InForkedChild());
+  Close();
+}
+
+void LoadSession::Drop(std::shared_ptr<const LoadSession> session) {
+  if (!session->InForkedChild()) return;
+  // Never deleted: the child may not destroy the session.
+  static_cast<void>(new std::shared_ptr<const LoadSession>(std::move(session)));
+}
+
+absl::StatusOr<std::shared_ptr<LoadSession>> LoadSession::Open(const std::string& directory,
+                                                               const SessionOptions& options,
+                                                               const DaemonConnector& connector) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  const SelectionOptions selection = {.preferred_layout = options.prefer_consolidated
+                                                              ? CheckpointLayout::kConsolidated
+                                                              : CheckpointLayout::kSharded};
+  ASSIGN_OR_RETURN(std::shared_ptr<const CheckpointFiles> files,
+                   CheckpointFiles::Open(directory, selection));
+  std::shared_ptr<LoadSession> session(new LoadSession(std::move(files), options));
+  std::string reason = NoDaemonReason(options);
+  if (reason.empty()) {
+    const absl::Status joined = session->Join(directory, options, connector);
+    reason = OneLine(joined.message());
+  }
+  // Whatever the daemon said of the files: this process believes its own reading of the headers.
+  if (session->catalog_ == nullptr) RETURN_IF_ERROR(session->BecomeNative(std::move(reason)));
+  RETURN_IF_ERROR(session->ResolveDemand(options));
+  if (session->extents_ != nullptr && session->demand_.has_value()) {
+    session->daemon_->SendDemand(*session->demand_);
+  }
+  return session;
+}
+
+absl::Status LoadSession::Join(const std::string& directory, const SessionOptions& options,
+                               const DaemonConnector& connector) {
+  ASSIGN_OR_RETURN(DaemonWelcome welcome,
+                   connector(MakeOpenRequest(directory, options, *files_), loss_));
+  const Policy effective = welcome.decision.effective;
+  if (effective == Policy::kNative) {
+    // Stay a member of the group, so that its decision stands as long as its ranks live.
+    daemon_ = std::move(welcome.session);
+    given_.activated = welcome.decision.activated;
+    return absl::UnavailableError(welcome.decision.reason.empty()
+                                      ? "the daemon decided native and gave no reason"
+                                      : welcome.decision.reason);
+  }
+  if (effective != Policy::kRankStripedReadAhead) {
+    return absl::UnavailableError(
+        "the daemon decided on a policy that this client does not know; use the same version of "
+        "both");
+  }
+  return UseStaging(welcome);
+}
+
+absl::Status LoadSession::UseStaging(DaemonWelcome& welcome) {
+  absl::StatusOr<HeldCatalog> catalog = MapDaemonCatalog(welcome.catalog_fd, *files_);
+  if (!catalog.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("the daemon's catalog is not of the files that this rank sees: ",
+                     catalog.status().message()));
+  }
+  absl::StatusOr<std::unique_ptr<StagingBoardView>> board = StagingBoardView::Map(welcome.board_fd);
+  if (!board.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("the daemon's staging board is unusable: ", board.status().message()));
+  }
+  if (welcome.generation != (*board)->generation()) {
+    return absl::UnavailableError("the daemon's staging board is of another run of the daemon");
+  }
+  absl::StatusOr<std::unique_ptr<StagedExtents>> extents =
+      StagedExtents::Create({.board = *std::move(board),
+                             .shard_bytes = files_->shard_bytes(),
+                             .daemon = welcome.session.get(),
+                             .loss = loss_});
+  if (!extents.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("the daemon's staging board is unusable: ", extents.status().message()));
+  }
+  given_.effective = welcome.decision.effective;
+  given_.activated = welcome.decision.activated;
+  given_.reason = OneLine(welcome.decision.reason);
+  daemon_ = std::move(welcome.session);
+  extents_ = *std::move(extents);
+  SetCatalog(*std::move(catalog));
+  return absl::OkStatus();
+}
+
+absl::Status LoadSession::BecomeNative(std::string reason) {
+  ASSIGN_OR_RETURN(HeldCatalog catalog, ReadNativeCatalog(*files_));
+  SetCatalog(std::move(catalog));
+  given_.effective = Policy::kNative;
+  given_.reason = std::move(reason);
+  return absl::OkStatus();
+}
+
+void LoadSession::SetCatalog(HeldCatalog catalog) {
+  catalog_ = std::make_shared<const Catalog>(catalog.owner, catalog.view);
+  consumed_ = std::make_unique<std::atomic<bool>[]>(catalog.view.tensor_count());
+  held_catalog_.emplace(std::move(catalog));
+}
+
+absl::Status LoadSession::ResolveDemand(const SessionOptions& options) {
+  if (!options.demand.has_value()) return absl::OkStatus();
+  demand_.emplace();
+  for (const DemandedSlice& slice : *options.demand) {
+    const std::optional<size_t> index = held_catalog_->view.Find(slice.tensor);
+    if (!index.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the demand names a tensor that does not exist: ", slice.tensor));
+    }
+    ASSIGN_OR_RETURN(const SlicePlan plan, PlanSlice(*index, slice.ranges));
+    if (plan.bytes() == 0) continue;
+    const uint64_t tensor_begin = held_catalog_->view.tensor(*index).begin;
+    demand_->push_back({.tensor_index = static_cast<uint32_t>(*index),
+                        .begin = plan.file_begin() - tensor_begin,
+                        .end = plan.file_end() - tensor_begin});
+  }
+  return absl::OkStatus();
+}
+
+Decision LoadSession::decision() const {
+  Decision decision = given_;
+  if (InForkedChild()) {
+    // The parent's locks may be held by threads that this process does not have.
+    decision.effective = Policy::kNative;
+    decision.reason = "this process is a forked child of the session's";
+    return decision;
+  }
+  if (extents_ == nullptr) return decision;
+  extents_->LookAtDaemon();
+  if (loss_->lost()) {
+    decision.effective = Policy::kNative;
+    decision.reason = OneLine(loss_->reason());
+  }
+  return decision;
+}
+
+absl::StatusOr<SlicePlan> LoadSession::PlanSlice(size_t tensor_index,
+                                                 absl::Span<const Range> ranges) const {
+  const TensorEntryView tensor = held_catalog_->view.tensor(tensor_index);
+  std::vector<DimensionRange> dimensions;
+  dimensions.reserve(ranges.size());
+  for (const Range& range : ranges) {
+    dimensions.push_back({.start = range.start, .stop = range.stop});
+  }
+  absl::StatusOr<SlicePlan> plan =
+      SlicePlan::Create(tensor.dtype, tensor.shape, dimensions, tensor.begin);
+  if (plan.ok()) return plan;
+  return absl::Status(plan.status().code(),
+                      absl::StrCat("tensor ", tensor.name, ": ", plan.status().message()));
+}
+
+absl::StatusOr<Slice> LoadSession::GetSlice(absl::string_view tensor,
+                                            absl::Span<const Range> ranges) const {
+  RETURN_IF_ERROR(CheckUsable());
+  const std::optional<size_t> index = held_catalog_->view.Find(tensor);
+  if (!index.has_value()) return absl::NotFoundError(absl::StrCat("no tensor named ", tensor));
+  return GetSlice(*index, ranges);
+}
+
+absl::StatusOr<Slice> LoadSession::GetSlice(size_t tensor_index,
+                                            absl::Span<const Range> ranges) const {
+  RETURN_IF_ERROR(CheckUsable());
+  if (tensor_index >= held_catalog_->view.tensor_count()) {
+    return absl::NotFoundError(absl::StrCat("no tensor of index ", tensor_index, "; there are ",
+                                            held_catalog_->view.tensor_count()));
+  }
+  ASSIGN_OR_RETURN(SlicePlan plan, PlanSlice(tensor_index, ranges));
+  const uint32_t shard_index = held_catalog_->view.tensor(tensor_index).shard_index;
+  return Slice(std::make_shared<const Slice::State>(shared_from_this(), std::move(plan),
+                                                    tensor_index, shard_index));
+}
+
+void LoadSession::MarkConsumed(size_t tensor_index) {
+  if (!CheckUsable().ok() || tensor_index >= held_catalog_->view.tensor_count()) return;
+  if (daemon_ == nullptr || loss_->lost()) return;
+  if (consumed_[tensor_index].exchange(true, std::memory_order_relaxed)) return;
+  daemon_->SendConsumed(static_cast<uint32_t>(tensor_index));
+}
+
+absl::StatusOr<StagingStatus> LoadSession::GetStagingStatus(absl::Time deadline) const {
+  RETURN_IF_ERROR(CheckUsable());
+  const Decision now = decision();
+  if (daemon_ == nullptr || loss_->lost()) return absl::UnavailableError(now.reason);
+  return daemon_->GetProgress(deadline);
+}
+
+bool LoadSession::DemandSettled() const {
+  const auto settled = [&](const TensorEntryView& tensor, uint64_t begin, uint64_t end) {
+    return extents_->Settled(tensor.shard_index, tensor.begin + begin, tensor.begin + end);
+  };
+  const CatalogView& view = held_catalog_->view;
+  if (demand_.has_value()) {
+    return std::all_of(demand_->begin(), demand_->end(), [&](const DemandedBytes& item) {
+      return settled(view.tensor(item.tensor_index), item.begin, item.end);
+    });
+  }
+  for (size_t i = 0; i < view.tensor_count(); ++i) {
+    const TensorEntryView tensor = view.tensor(i);
+    if (!settled(tensor, 0, tensor.end - tensor.begin)) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<StagingStatus> LoadSession::WaitUntilStaged(
+    absl::Time deadline, const std::function<void(const StagingStatus&)>& progress) const {
+  RETURN_IF_ERROR(CheckUsable());
+  if (extents_ == nullptr) return absl::UnavailableError(given_.reason);
+  while (true) {
+    const absl::Time asked = absl::Now();
+    ASSIGN_OR_RETURN(StagingStatus status, GetStagingStatus(deadline));
+    // The daemon may have answered before it saw our demand, so look at the board too.
+    status.complete = status.complete && DemandSettled();
+    if (progress != nullptr) progress(status);
+    if (status.complete) return status;
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError("not all that is demanded is staged yet");
+    }
+    const absl::Time next = std::min(asked + kProgressPeriod, deadline);
+    absl::Duration left = next - absl::Now();
+    while (left > absl::ZeroDuration() && !loss_->interrupted().load(std::memory_order_acquire)) {
+      absl::SleepFor(std::min(left, absl::Milliseconds(50)));
+      left = next - absl::Now();
+    }
+    RETURN_IF_ERROR(CheckUsable());
+    extents_->LookAtDaemon();
+  }
+}
+
+void LoadSession::Close() {
+  if (InForkedChild()) return;
+  if (closed_.exchange(true, std::memory_order_acq_rel)) return;
+  loss_->Close();
+  if (daemon_ != nullptr) daemon_->Close();
+}
+
+absl::Status LoadSession::CheckUsable() const {
+  if (InForkedChild()) {
+    return absl::FailedPreconditionError(
+        "a session cannot be used in a forked child; open one there");
+  }
+  if (closed_.load(std::memory_order_acquire)) {
+    return absl::FailedPreconditionError("the session is closed");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Reader> LoadSession::WaitForBytes(uint32_t shard_index, uint64_t begin, uint64_t end,
+                                                 absl::Time deadline) const {
+  RETURN_IF_ERROR(CheckUsable());
+  if (extents_ == nullptr || loss_->lost()) return Reader::kSelf;
+  return extents_->Wait(shard_index, begin, end, deadline);
+}
+
+}  // namespace forestage

@@ -1,0 +1,102 @@
+// A load of one rank: its files, its catalog, and the daemon's help while there is some.
+#pragma once
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "client/src/checkpoint_files.h"
+#include "client/src/daemon_loss.h"
+#include "client/src/daemon_session.h"
+#include "client/src/held_catalog.h"
+#include "client/src/staged_extents.h"
+
+#include "checkpoint/slice.h"
+#include "forestage/catalog.h"
+#include "forestage/decision.h"
+#include "forestage/session.h"
+#include "forestage/slice.h"
+
+namespace forestage {
+
+// What stands behind Session and its slices, which share it. Thread-safe.
+//
+//   staged (a daemon reads) --daemon lost--> native        both --Close()--> closed
+//
+// In a forked child nothing here may be used, nor destroyed: the destructor would end the parent's
+// session and wait for gRPC threads that the child does not have. See InForkedChild().
+class LoadSession : public std::enable_shared_from_this<LoadSession> {
+ public:
+  // As Session::Open. `connector` is called at most once, and not at all for a native load.
+  static absl::StatusOr<std::shared_ptr<LoadSession>> Open(const std::string& directory,
+                                                           const SessionOptions& options,
+                                                           const DaemonConnector& connector);
+  ~LoadSession();
+
+  std::shared_ptr<const Catalog> catalog() const { return catalog_; }
+  std::shared_ptr<const CheckpointFiles> files() const { return files_; }
+  Decision decision() const;
+
+  absl::StatusOr<Slice> GetSlice(absl::string_view tensor, absl::Span<const Range> ranges) const;
+  absl::StatusOr<Slice> GetSlice(size_t tensor_index, absl::Span<const Range> ranges) const;
+  void MarkConsumed(size_t tensor_index);
+  absl::StatusOr<StagingStatus> GetStagingStatus(absl::Time deadline) const;
+  absl::StatusOr<StagingStatus> WaitUntilStaged(
+      absl::Time deadline, const std::function<void(const StagingStatus&)>& progress) const;
+  void Close();
+
+  // FAILED_PRECONDITION in a forked child and after Close().
+  absl::Status CheckUsable() const;
+  bool InForkedChild() const { return getpid() != pid_; }
+  // Gives up one reference. In a forked child it is leaked on purpose.
+  static void Drop(std::shared_ptr<const LoadSession> session);
+
+  // Who reads bytes [begin, end) of a shard; waits for the daemon if it is the one.
+  // DEADLINE_EXCEEDED; FAILED_PRECONDITION when the session is closed meanwhile.
+  absl::StatusOr<Reader> WaitForBytes(uint32_t shard_index, uint64_t begin, uint64_t end,
+                                      absl::Time deadline) const;
+
+ private:
+  LoadSession(std::shared_ptr<const CheckpointFiles> files, const SessionOptions& options);
+
+  // Each OK leaves the load staged, or native with a decision of the daemon.
+  absl::Status Join(const std::string& directory, const SessionOptions& options,
+                    const DaemonConnector& connector);
+  absl::Status UseStaging(DaemonWelcome& welcome);
+  absl::Status BecomeNative(std::string reason);
+  absl::Status ResolveDemand(const SessionOptions& options);
+  void SetCatalog(HeldCatalog catalog);
+  absl::StatusOr<SlicePlan> PlanSlice(size_t tensor_index, absl::Span<const Range> ranges) const;
+  bool DemandSettled() const;
+
+  // Constant after construction.
+  const pid_t pid_ = getpid();
+  const std::shared_ptr<const CheckpointFiles> files_;
+  const std::shared_ptr<DaemonLoss> loss_ = std::make_shared<DaemonLoss>();
+
+  // Constant after Open.
+  std::optional<HeldCatalog> held_catalog_;
+  std::shared_ptr<const Catalog> catalog_;
+  Decision given_;
+  // nullopt: everything.
+  std::optional<std::vector<DemandedBytes>> demand_;
+  std::unique_ptr<DaemonSession> daemon_;          // also when the daemon decided native
+  std::unique_ptr<StagedExtents> extents_;         // only while it is to stage; uses daemon_
+  std::unique_ptr<std::atomic<bool>[]> consumed_;  // one a tensor
+
+  std::atomic<bool> closed_ = false;
+};
+
+}  // namespace forestage

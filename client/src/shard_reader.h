@@ -1,0 +1,52 @@
+// How this process itself reads a shard: into its page tables, or into a buffer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "client/src/checkpoint_files.h"
+
+namespace forestage {
+
+// Reads [offset, offset + destination.size()) with pread, going on after short reads. OUT_OF_RANGE:
+// the file ends before; otherwise the system's error. Both name file and offset. Blocks on storage.
+absl::Status ReadExactly(const OpenShard& shard, uint64_t offset,
+                         absl::Span<std::byte> destination);
+
+// Whether the file still has `end` bytes. OUT_OF_RANGE otherwise. Populating the last page of a
+// file that became shorter inside that page succeeds, and shows zeros: so look afterwards.
+absl::Status CheckLength(const OpenShard& shard, uint64_t end);
+
+// Brings [begin, end) of the shard's mapping into this process's page tables. Blocks on storage.
+// Errors as ReadExactly's, never a signal. FAILED_PRECONDITION: this kernel or file system cannot
+// do that although the bytes are readable; read them with ReadExactly.
+// Requires: shard.mapped, begin <= end <= shard.bytes.
+absl::Status PopulateRange(const OpenShard& shard, uint64_t begin, uint64_t end);
+
+// Runs of equal length with ascending file offsets, read into consecutive places of `destination`:
+// long runs straight, dense short ones through a bounce buffer of at most kBounceBytesMax.
+// Requires: destination.size() == offsets.size() * run_bytes.
+inline constexpr uint64_t kBounceBytesMax = 1024 * 1024;
+absl::Status ReadRuns(const OpenShard& shard, absl::Span<const uint64_t> offsets,
+                      uint64_t run_bytes, absl::Span<std::byte> destination);
+
+// Asks the kernel to read ahead of somebody who goes through [begin, end) from its beginning, in a
+// window of bounded size. The kernel cuts one advice to the device's read-ahead size, so this
+// gives it in small pieces. Not thread-safe.
+class ReadAheadWindow {
+ public:
+  ReadAheadWindow(const OpenShard& shard, uint64_t begin, uint64_t end)
+      : shard_(shard), advised_(begin), end_(end) {}
+  // The reader is about to read from `position`.
+  void MoveTo(uint64_t position);
+
+ private:
+  const OpenShard& shard_;
+  uint64_t advised_;
+  const uint64_t end_;
+};
+
+}  // namespace forestage

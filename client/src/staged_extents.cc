@@ -1,0 +1,129 @@
+#include "client/src/staged_extents.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+#include "common/status_macros.h"
+#include "common/units.h"
+
+namespace forestage {
+namespace {
+
+constexpr uint8_t kAsked = 1;
+constexpr uint8_t kGivenUp = 2;
+
+bool IsSettled(ExtentState state) {
+  return state == ExtentState::kResident || state == ExtentState::kFailed;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StagedExtents>> StagedExtents::Create(Options options) {
+  const uint64_t extent_bytes = options.board->extent_bytes();
+  if ((extent_bytes & (extent_bytes - 1)) != 0 || extent_bytes < PageBytes()) {
+    return absl::InvalidArgumentError(absl::StrCat("extents of ", extent_bytes, " bytes"));
+  }
+  const ExtentMap map(options.shard_bytes, extent_bytes);
+  if (map.extent_count() != options.board->extent_count()) {
+    return absl::InvalidArgumentError(absl::StrCat("it has ", options.board->extent_count(),
+                                                   " extents, these files have ",
+                                                   map.extent_count()));
+  }
+  return std::unique_ptr<StagedExtents>(new StagedExtents(std::move(options), map));
+}
+
+StagedExtents::StagedExtents(Options options, const ExtentMap& map)
+    : board_(std::move(options.board)),
+      map_(map),
+      daemon_(options.daemon),
+      loss_(std::move(options.loss)),
+      patience_(options.patience),
+      marks_(std::make_unique<std::atomic<uint8_t>[]>(map.extent_count())) {}
+
+absl::StatusOr<Reader> StagedExtents::Wait(uint32_t shard_index, uint64_t begin, uint64_t end,
+                                           absl::Time deadline) {
+  const auto [first, last] = map_.Covering(shard_index, begin, end);
+  Reader reader = Reader::kDaemon;
+  for (uint64_t index = first; index < last; ++index) {
+    ASSIGN_OR_RETURN(const Reader one, WaitForExtent(index, last, deadline));
+    if (one == Reader::kSelf) reader = Reader::kSelf;
+  }
+  return reader;
+}
+
+absl::StatusOr<Reader> StagedExtents::WaitForExtent(uint64_t index, uint64_t last,
+                                                    absl::Time deadline) {
+  ExtentState state = board_->state(index);
+  if (state == ExtentState::kResident) return Reader::kDaemon;
+  if (state == ExtentState::kFailed || loss_->lost() ||
+      (marks_[index].load(std::memory_order_relaxed) & kGivenUp) != 0) {
+    return Reader::kSelf;
+  }
+  AskFor(index, last);
+  absl::Time give_up = absl::Now() + Patience();
+  for (int changes = 0;;) {
+    const ExtentState before = state;
+    state = board_->WaitFor(index, std::min(deadline, give_up), &loss_->interrupted());
+    if (state == ExtentState::kResident) {
+      stalls_.store(0, std::memory_order_relaxed);
+      return Reader::kDaemon;
+    }
+    if (state == ExtentState::kFailed) return Reader::kSelf;
+    if (loss_->closed()) return absl::FailedPreconditionError("the session was closed");
+    LookAtDaemon();
+    if (loss_->lost()) return Reader::kSelf;
+    const absl::Time now = absl::Now();
+    if (now >= deadline) {
+      const Extent extent = map_.extent(index);
+      return absl::DeadlineExceededError(absl::StrCat("waiting for the daemon to stage shard ",
+                                                      extent.shard_index, " at offset ",
+                                                      extent.offset));
+    }
+    if (now < give_up) continue;
+    if (state == before || ++changes > kExtentChangesMax) {
+      marks_[index].fetch_or(kGivenUp, std::memory_order_relaxed);
+      stalls_.fetch_add(1, std::memory_order_relaxed);
+      return Reader::kSelf;
+    }
+    give_up = now + Patience();
+  }
+}
+
+absl::Duration StagedExtents::Patience() const {
+  const int stalls = std::min(stalls_.load(std::memory_order_relaxed), 16);
+  return std::min(patience_, std::max(kExtentPatienceMin, patience_ / (1 << stalls)));
+}
+
+void StagedExtents::AskFor(uint64_t index, uint64_t last) {
+  std::vector<uint64_t> urgent;
+  for (uint64_t i = index; i < std::min(last, index + kUrgentExtentsAhead); ++i) {
+    const ExtentState state = board_->state(i);
+    if (state != ExtentState::kAbsent && state != ExtentState::kQueued) continue;
+    if ((marks_[i].fetch_or(kAsked, std::memory_order_relaxed) & kAsked) == 0) urgent.push_back(i);
+  }
+  if (!urgent.empty()) daemon_->SendUrgent(urgent);
+}
+
+bool StagedExtents::Settled(uint32_t shard_index, uint64_t begin, uint64_t end) const {
+  const auto [first, last] = map_.Covering(shard_index, begin, end);
+  for (uint64_t index = first; index < last; ++index) {
+    if (!IsSettled(board_->state(index))) return false;
+  }
+  return true;
+}
+
+void StagedExtents::LookAtDaemon() const {
+  if (!board_->daemon_gone()) return;
+  loss_->Lose(board_->closed()
+                  ? "the daemon closed its staging board: it stops; the rest is read natively"
+                  : absl::StrCat("the daemon's heartbeat stood still for ",
+                                 absl::FormatDuration(kBoardHeartbeatTimeout),
+                                 "; the rest is read natively"));
+}
+
+}  // namespace forestage

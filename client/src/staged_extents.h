@@ -1,0 +1,82 @@
+// Waiting for what the daemon stages.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "client/src/daemon_loss.h"
+#include "client/src/daemon_session.h"
+
+#include "checkpoint/extent.h"
+#include "common/staging_board.h"
+
+namespace forestage {
+
+// How long an extent may stand still, with the daemon alive, until the rank reads it itself.
+inline constexpr absl::Duration kExtentPatience = absl::Seconds(30);
+// After each extent that stood still the patience for the next one halves, down to this.
+inline constexpr absl::Duration kExtentPatienceMin = absl::Seconds(1);
+// An extent that is queued again and again is given up after so many changes.
+inline constexpr int kExtentChangesMax = 4;
+// How many extents ahead of the one that is waited for are asked for with it.
+inline constexpr uint64_t kUrgentExtentsAhead = 16;
+
+// Who brings bytes into memory.
+enum class Reader {
+  // The daemon has.
+  kDaemon,
+  // Whoever wants them: the daemon cannot, or is gone, or took too long.
+  kSelf,
+};
+
+// Thread-safe.
+class StagedExtents {
+ public:
+  struct Options {
+    std::unique_ptr<StagingBoardView> board;
+    // Of this rank's own files.
+    absl::Span<const uint64_t> shard_bytes;
+    // Outlives this object.
+    DaemonSession* daemon = nullptr;
+    std::shared_ptr<DaemonLoss> loss;
+    absl::Duration patience = kExtentPatience;
+  };
+  // INVALID_ARGUMENT: the board does not fit these files.
+  static absl::StatusOr<std::unique_ptr<StagedExtents>> Create(Options options);
+
+  // Waits until bytes [begin, end) of a shard are staged, or until it is clear that the daemon will
+  // not do that; asks for them urgently, once. DEADLINE_EXCEEDED; FAILED_PRECONDITION when the
+  // session is closed meanwhile. Requires: begin <= end <= the shard's bytes.
+  absl::StatusOr<Reader> Wait(uint32_t shard_index, uint64_t begin, uint64_t end,
+                              absl::Time deadline);
+
+  // Every extent of these bytes is resident or failed. Does not block.
+  bool Settled(uint32_t shard_index, uint64_t begin, uint64_t end) const;
+
+  // Tells `loss` if the board says that the daemon is gone.
+  void LookAtDaemon() const;
+
+ private:
+  explicit StagedExtents(Options options, const ExtentMap& map);
+  absl::StatusOr<Reader> WaitForExtent(uint64_t index, uint64_t last, absl::Time deadline);
+  void AskFor(uint64_t index, uint64_t last);
+  absl::Duration Patience() const;
+
+  // Constant after construction.
+  const std::unique_ptr<StagingBoardView> board_;
+  const ExtentMap map_;
+  DaemonSession* const daemon_;
+  const std::shared_ptr<DaemonLoss> loss_;
+  const absl::Duration patience_;
+  // One an extent: kAsked, kGivenUp.
+  const std::unique_ptr<std::atomic<uint8_t>[]> marks_;
+
+  // Extents given up since one last came.
+  std::atomic<int> stalls_ = 0;
+};
+
+}  // namespace forestage
