@@ -4,7 +4,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
@@ -17,9 +16,7 @@ absl::Status Wrong(absl::string_view text, absl::string_view why) {
 
 }  // namespace
 
-std::string LoopbackAddress::ToString() const {
-  return is_ipv6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
-}
+std::string LoopbackAddress::ToString() const { return absl::StrCat(host, ":", port); }
 
 absl::StatusOr<LoopbackAddress> ParseLoopbackAddress(absl::string_view text) {
   const size_t colon = text.rfind(':');
@@ -35,20 +32,10 @@ absl::StatusOr<LoopbackAddress> ParseLoopbackAddress(absl::string_view text) {
   }
   address.port = static_cast<uint16_t>(port);
   if (host == "localhost") host = "127.0.0.1";
-  if (absl::ConsumePrefix(&host, "[") && absl::ConsumeSuffix(&host, "]")) {
-    address.is_ipv6 = true;
-    address.host = std::string(host);
-    in6_addr parsed = {};
-    if (inet_pton(AF_INET6, address.host.c_str(), &parsed) != 1) {
-      return Wrong(text, "has no IPv6 address between its brackets");
-    }
-    if (!IN6_IS_ADDR_LOOPBACK(&parsed)) return Wrong(text, "is not a loopback address");
-    return address;
-  }
   address.host = std::string(host);
   in_addr parsed = {};
   if (inet_pton(AF_INET, address.host.c_str(), &parsed) != 1) {
-    return Wrong(text, "names its host neither by an IP address nor as localhost");
+    return Wrong(text, "names its host neither by an IPv4 address nor as localhost");
   }
   if ((ntohl(parsed.s_addr) >> 24) != 127) return Wrong(text, "is not a loopback address");
   return address;

@@ -10,18 +10,18 @@
 namespace forestage {
 
 struct LoopbackAddress {
-  // An IP address in numbers, without brackets.
+  // An IPv4 address in numbers.
   std::string host;
   // 0: a free one is to be taken.
   uint16_t port = 0;
-  bool is_ipv6 = false;
 
-  // "127.0.0.1:9748", "[::1]:9748".
+  // "127.0.0.1:9748".
   std::string ToString() const;
 };
 
-// "127.0.0.1:9748", any other address of 127.0.0.0/8, "localhost:9748" (127.0.0.1) or
-// "[::1]:9748". INVALID_ARGUMENT says what is wrong, also for an address others could reach.
+// "127.0.0.1:9748", any other address of 127.0.0.0/8, or "localhost:9748" (127.0.0.1). IPv6 is
+// refused: the metrics library of Debian and Ubuntu is built without it. INVALID_ARGUMENT says what
+// is wrong.
 absl::StatusOr<LoopbackAddress> ParseLoopbackAddress(absl::string_view text);
 
 }  // namespace forestage

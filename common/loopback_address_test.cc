@@ -1,5 +1,7 @@
 #include "common/loopback_address.h"
 
+#include <utility>
+
 #include "absl/status/status.h"
 
 #include "common/status_matchers.h"
@@ -13,11 +15,11 @@ TEST(LoopbackAddressTest, ReadsWhatOnlyThisMachineReaches) {
   EXPECT_EQ(ParseLoopbackAddress("127.0.0.1:9748").value().ToString(), "127.0.0.1:9748");
   EXPECT_EQ(ParseLoopbackAddress("127.1.2.3:0").value().ToString(), "127.1.2.3:0");
   EXPECT_EQ(ParseLoopbackAddress("localhost:80").value().ToString(), "127.0.0.1:80");
-  EXPECT_EQ(ParseLoopbackAddress("[::1]:65535").value().ToString(), "[::1]:65535");
+  EXPECT_EQ(ParseLoopbackAddress("127.0.0.1:65535").value().port, 65535);
 }
 
 TEST(LoopbackAddressTest, RefusesAddressesThatOthersReach) {
-  for (const char* text : {"0.0.0.0:9748", "192.168.0.1:9748", "[::]:9748", "[fe80::1]:1"}) {
+  for (const char* text : {"0.0.0.0:9748", "192.168.0.1:9748", "128.0.0.1:1"}) {
     EXPECT_THAT(ParseLoopbackAddress(text),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not a loopback")))
         << text;
@@ -33,10 +35,10 @@ TEST(LoopbackAddressTest, SaysWhatIsWrong) {
       {"127.0.0.1:-1", "no port"},
       {"127.0.0.1:9748 ", "no port"},
       {"127.0.0.1:http", "no port"},
-      {":9748", "neither by an IP address"},
-      {"node7:9748", "neither by an IP address"},
-      {"::1:9748", "neither by an IP address"},
-      {"[nonsense]:9748", "no IPv6 address"},
+      {":9748", "neither by an IPv4 address"},
+      {"node7:9748", "neither by an IPv4 address"},
+      {"::1:9748", "neither by an IPv4 address"},
+      {"[::1]:9748", "neither by an IPv4 address"},
   };
   for (const auto& [text, why] : cases) {
     EXPECT_THAT(ParseLoopbackAddress(text),

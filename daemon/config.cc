@@ -152,7 +152,7 @@ constexpr Setting kSettings[] = {
      "an absolute path of at most 95 bytes", ParseSocketPath, FormatText<&Config::socket_path>},
     {"metrics-address", "HOST:PORT",
      "Where Prometheus metrics are served; port 0 takes a free one, 'none' turns them off",
-     "host:port with a loopback address (127.0.0.1:9748, localhost:9748, [::1]:9748), or none",
+     "host:port with a loopback address (127.0.0.1:9748, localhost:9748), or none",
      ParseMetricsAddress, FormatText<&Config::metrics_address>},
     {"reader", "NAME",
      "How storage is read: 'auto' takes io_uring where the kernel and the container allow it, else "

@@ -24,7 +24,8 @@ namespace {
 constexpr int kStartFailedExitCode = 1;
 constexpr int kWrongSettingExitCode = 2;
 // From the first signal to the end of the process, also when the drain itself hangs.
-constexpr absl::Duration kShutdownGrace = kDrainTimeout + absl::Milliseconds(1500);
+// Longer than kDrainTimeout, shorter than what a service manager or orchestrator waits.
+constexpr absl::Duration kShutdownGrace = absl::Milliseconds(9500);
 
 StartInputs InputsOfThisProcess(int argc, char** argv) {
   StartInputs inputs;
@@ -40,29 +41,22 @@ void SetUpLog(const std::string& level) {
 }
 
 void LogSettings(const StartRequest& request) {
-  spdlog::info("forestaged {} starts, process {}",
-               std::string_view(DaemonVersion().data(), DaemonVersion().size()), getpid());
+  spdlog::info("starting version={} pid={}", std::string(DaemonVersion()), getpid());
   for (const std::string& warning : request.warnings) spdlog::warn("{}", warning);
   for (const EffectiveSetting& setting : request.settings) {
     if (setting.source == "default") continue;
-    spdlog::info("setting {} is {} ({})", setting.name, setting.value, setting.source);
+    spdlog::info("setting {}={} source=\"{}\"", setting.name, setting.value, setting.source);
   }
 }
 
 // What follows from the settings, so that nobody has to compute it.
-void LogDerivedFigures(const Config& config, const Server& server) {
-  spdlog::info("descriptor socket {}", DescriptorSocketPath(config.socket_path));
+void LogDerivedFigures(const Config& config) {
   spdlog::info(
-      "extents of {}; a checkpoint has at most {} in flight ({} extents) over at most {} lanes; at "
-      "most {} sessions",
-      FormatByteSize(config.extent_bytes), FormatByteSize(config.in_flight_bytes_max),
-      config.in_flight_bytes_max / config.extent_bytes, config.lanes_max, config.sessions_max);
-  const std::string metrics_address = server.metrics_address();
-  if (metrics_address.empty()) {
-    spdlog::info("metrics are off");
-  } else {
-    spdlog::info("metrics on http://{}/metrics", metrics_address);
-  }
+      "limits descriptor_socket={} extent={} in_flight_max={} in_flight_extents={} lanes_max={} "
+      "sessions_max={}",
+      DescriptorSocketPath(config.socket_path), FormatByteSize(config.extent_bytes),
+      FormatByteSize(config.in_flight_bytes_max), config.in_flight_bytes_max / config.extent_bytes,
+      config.lanes_max, config.sessions_max);
 }
 
 int FailStart(const absl::Status& status) {
@@ -75,15 +69,14 @@ int Serve(const Config& config) {
   if (!signals.ok()) return FailStart(signals.status());
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Create(config);
   if (!server.ok()) return FailStart(server.status());
+  LogDerivedFigures(config);
   if (const absl::Status started = (*server)->Start(); !started.ok()) return FailStart(started);
-  LogDerivedFigures(config, **server);
-  spdlog::info("ready");
 
-  spdlog::info("{}: draining", (*signals)->Wait());
+  spdlog::info("got {}", (*signals)->Wait());
   (*signals)->ExitAtNextSignal(kShutdownGrace);
   if (const absl::Status drained = (*server)->Drain(kDrainTimeout); !drained.ok()) {
     // A destructor would wait for what Drain gave up on.
-    spdlog::warn("drained, but not all of it: {}", std::string(drained.message()));
+    spdlog::warn("ended, though {}", std::string(drained.message()));
     spdlog::shutdown();
     _exit(0);
   }

@@ -23,16 +23,9 @@ namespace {
 constexpr size_t kThreads = 2;
 constexpr absl::Duration kWakePeriod = absl::Milliseconds(10);
 
-// Calls bind or connect, which have one signature, with a socket address made of `address`.
+// Calls bind or connect, which have one signature, with this address.
 int CallWithAddress(int (*call)(int, const sockaddr*, socklen_t), int socket_fd,
                     const LoopbackAddress& address) {
-  if (address.is_ipv6) {
-    sockaddr_in6 ipv6 = {};
-    ipv6.sin6_family = AF_INET6;
-    ipv6.sin6_port = htons(address.port);
-    inet_pton(AF_INET6, address.host.c_str(), &ipv6.sin6_addr);
-    return call(socket_fd, reinterpret_cast<const sockaddr*>(&ipv6), sizeof(ipv6));
-  }
   sockaddr_in ipv4 = {};
   ipv4.sin_family = AF_INET;
   ipv4.sin_port = htons(address.port);
@@ -40,9 +33,8 @@ int CallWithAddress(int (*call)(int, const sockaddr*, socklen_t), int socket_fd,
   return call(socket_fd, reinterpret_cast<const sockaddr*>(&ipv4), sizeof(ipv4));
 }
 
-UniqueFd MakeSocket(const LoopbackAddress& address) {
-  return UniqueFd(
-      socket(address.is_ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+UniqueFd MakeSocket() {
+  return UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 std::string What(const LoopbackAddress& address) {
@@ -52,7 +44,7 @@ std::string What(const LoopbackAddress& address) {
 // Tries what the exporter will do, for an error that says what is wrong: the exporter's own does
 // not.
 absl::Status CheckBindable(const LoopbackAddress& address) {
-  const UniqueFd socket_fd = MakeSocket(address);
+  const UniqueFd socket_fd = MakeSocket();
   if (!socket_fd.valid()) return ErrnoStatus(errno, What(address));
   const int on = 1;
   setsockopt(socket_fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -102,7 +94,7 @@ MetricsEndpoint::~MetricsEndpoint() {
     ended.Notify();
   });
   while (!ended.WaitForNotificationWithTimeout(kWakePeriod)) {
-    const UniqueFd socket_fd = MakeSocket(address_);
+    const UniqueFd socket_fd = MakeSocket();
     if (socket_fd.valid()) (void)CallWithAddress(connect, socket_fd.get(), address_);
   }
   ending.join();
