@@ -146,6 +146,17 @@ TEST(StagingBoardTest, MovesAStateOnlyFromTheExpectedOne) {
   EXPECT_EQ(board->state(0), ExtentState::kQueued);
 }
 
+TEST(StagingBoardTest, MovesThoseOfARangeThatAreInTheExpectedState) {
+  const std::unique_ptr<StagingBoard> board = MakeBoard(5);
+  board->SetState(2, ExtentState::kResident);
+  board->CompareAndSetStates(1, 4, ExtentState::kAbsent, ExtentState::kQueued);
+  board->CompareAndSetStates(5, 5, ExtentState::kAbsent, ExtentState::kQueued);
+  const ExtentState expected[] = {ExtentState::kAbsent, ExtentState::kQueued,
+                                  ExtentState::kResident, ExtentState::kQueued,
+                                  ExtentState::kAbsent};
+  for (uint64_t i = 0; i < 5; ++i) EXPECT_EQ(board->state(i), expected[i]) << i;
+}
+
 TEST(StagingBoardTest, RanksCannotWriteToIt) {
   const std::unique_ptr<StagingBoard> board = MakeBoard(1);
   const UniqueFd rank(fcntl(board->fd(), F_DUPFD_CLOEXEC, 0));
