@@ -5,6 +5,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "simdjson.h"
 
 namespace forestage {
 
@@ -13,12 +14,14 @@ std::string QuotedName(absl::string_view name) {
   // Cut before a whole character, so that the rest stays UTF-8.
   size_t kept = kQuotedNameBytesMax;
   while (kept > 0 && (static_cast<unsigned char>(name[kept]) & 0xC0) == 0x80) --kept;
-  return absl::StrCat("'", absl::Utf8SafeCEscape(name.substr(0, kept)), "...' (", name.size(),
+  return absl::StrCat(QuotedPath(absl::StrCat(name.substr(0, kept), "...")), " (", name.size(),
                       " bytes)");
 }
 
 std::string QuotedPath(absl::string_view path) {
-  return absl::StrCat("'", absl::Utf8SafeCEscape(path), "'");
+  // Messages go into protocol buffers and JSON, which take UTF-8 only; file names may be anything.
+  const bool utf8 = simdjson::validate_utf8(path.data(), path.size());
+  return absl::StrCat("'", utf8 ? absl::Utf8SafeCEscape(path) : absl::CEscape(path), "'");
 }
 
 void OffenderList::Add(std::string offender) {

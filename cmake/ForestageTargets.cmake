@@ -10,6 +10,15 @@ target_compile_options(forestage_warnings INTERFACE
   $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:${FORESTAGE_SANITIZER}>>:-Wno-error=maybe-uninitialized
     -Wno-error=restrict -Wno-error=stringop-overflow -Wno-error=array-bounds>)
 
+# Every program links this: in the preset `tsan` what Abseil's mutexes order, else nothing.
+add_library(forestage_program INTERFACE)
+if(FORESTAGE_SANITIZER STREQUAL "thread")
+  add_library(forestage_tsan_absl OBJECT ${CMAKE_CURRENT_LIST_DIR}/tsan_absl.cc)
+  target_link_libraries(forestage_tsan_absl PRIVATE absl::synchronization)
+  target_link_libraries(forestage_program INTERFACE
+    $<TARGET_OBJECTS:forestage_tsan_absl> absl::synchronization ${CMAKE_DL_LIBS})
+endif()
+
 # forestage_library(NAME HEADERS ... SOURCES ... DEPS ... [PRIVATE_DEPS ...])
 # Makes forestage_NAME and the alias forestage::NAME. Includes are written from the repository root.
 function(forestage_library name)
@@ -31,7 +40,7 @@ endfunction()
 function(forestage_binary name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE forestage_warnings ${ARG_DEPS})
+  target_link_libraries(${name} PRIVATE forestage_warnings forestage_program ${ARG_DEPS})
 endfunction()
 
 # forestage_test(NAME SOURCES ... DEPS ... [LABELS ...]): a GoogleTest program; ctest knows each case.
@@ -42,7 +51,8 @@ function(forestage_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/test")
-  target_link_libraries(${name} PRIVATE forestage_warnings ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE forestage_warnings forestage_program ${ARG_DEPS}
+                        GTest::gmock GTest::gtest_main)
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()

@@ -17,6 +17,9 @@
 namespace forestage {
 namespace {
 
+// The kernel does not tell when descriptors in flight have arrived, so we look again.
+constexpr absl::Duration kInFlightPause = absl::Milliseconds(5);
+
 // Waits until `events` or an error is signalled on the socket.
 absl::Status WaitFor(int socket, short events, absl::Time deadline, const char* what) {
   while (true) {
@@ -29,6 +32,14 @@ absl::Status WaitFor(int socket, short events, absl::Time deadline, const char* 
     if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, what);
     if (ready > 0) return absl::OkStatus();
   }
+}
+
+// Sleeps a little, but not beyond the deadline.
+absl::Status Pause(absl::Time deadline, const char* what) {
+  const absl::Duration left = deadline - absl::Now();
+  if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError(what);
+  absl::SleepFor(std::min(left, kInFlightPause));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -56,8 +67,13 @@ absl::Status SendDescriptorMessage(int socket, absl::Span<const std::byte> bytes
     const ssize_t sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) return absl::OkStatus();
     if (errno == EINTR) continue;
-    // ETOOMANYREFS: too many descriptors of this user are in flight; they go as peers receive.
-    if (errno != EAGAIN && errno != EWOULDBLOCK) return ErrnoStatus(errno, "sendmsg");
+    if (errno == ETOOMANYREFS) {
+      // Too many descriptors of this user are in flight, over all of its processes; they get fewer
+      // as peers receive.
+      RETURN_IF_ERROR(Pause(deadline, "sending descriptors: too many are in flight"));
+      continue;
+    }
+    if (errno != EAGAIN) return ErrnoStatus(errno, "sendmsg");
     RETURN_IF_ERROR(WaitFor(socket, POLLOUT, deadline, "sending descriptors"));
   }
 }
@@ -79,7 +95,7 @@ absl::StatusOr<DescriptorMessage> ReceiveDescriptorMessage(int socket, size_t by
     received = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (received >= 0) break;
     if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != EWOULDBLOCK) return ErrnoStatus(errno, "recvmsg");
+    if (errno != EAGAIN) return ErrnoStatus(errno, "recvmsg");
     RETURN_IF_ERROR(WaitFor(socket, POLLIN, deadline, "waiting for a descriptor message"));
   }
   for (cmsghdr* entry = CMSG_FIRSTHDR(&header); entry != nullptr;

@@ -58,7 +58,10 @@ absl::Status SealFutureWrites(int fd) { return AddSeals(fd, F_SEAL_FUTURE_WRITE 
 
 absl::Status CheckSealed(int fd, bool unwritable) {
   const int seals = fcntl(fd, F_GET_SEALS);
-  if (seals < 0) return ErrnoStatus(errno, "F_GET_SEALS: not a sealed memfd");
+  if (seals < 0) {
+    if (errno == EINVAL) return absl::FailedPreconditionError("not a file that can be sealed");
+    return ErrnoStatus(errno, "F_GET_SEALS");
+  }
   if ((seals & F_SEAL_SHRINK) == 0) {
     return absl::FailedPreconditionError("memfd is not sealed against shrinking");
   }

@@ -1,6 +1,7 @@
 // Anonymous memory files that are handed to other processes.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -21,8 +22,8 @@ absl::StatusOr<UniqueFd> MakeSealedMemfd(const std::string& name,
 absl::StatusOr<UniqueFd> MakeFixedSizeMemfd(const std::string& name, uint64_t size);
 absl::Status SealFutureWrites(int fd);
 
-// FAILED_PRECONDITION unless `fd` is a memfd that can neither shrink (a mapping of it cannot raise
-// SIGBUS) nor, with `unwritable`, change its contents.
+// FAILED_PRECONDITION unless `fd` is a memfd (or a file like one) that can neither shrink (a
+// mapping of it cannot raise SIGBUS) nor, with `unwritable`, change its contents.
 absl::Status CheckSealed(int fd, bool unwritable);
 
 }  // namespace forestage

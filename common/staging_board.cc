@@ -37,6 +37,59 @@ uint32_t* FutexWord(const std::atomic<uint32_t>& word) {
   return reinterpret_cast<uint32_t*>(const_cast<std::atomic<uint32_t>*>(&word));
 }
 
+// The fields of the header that do not change.
+struct ConstantFields {
+  uint64_t magic;
+  uint32_t layout_version;
+  uint32_t header_bytes;
+  uint64_t extent_count;
+  uint64_t extent_bytes;
+  uint64_t generation;
+};
+
+// Reads each field once (volatile: the compiler must not read it again after a check): the writer
+// may change the memory at any moment.
+ConstantFields CopyConstantFields(const std::byte* board) {
+  const auto* header = reinterpret_cast<const volatile BoardHeader*>(board);
+  return {.magic = header->magic,
+          .layout_version = header->layout_version,
+          .header_bytes = header->header_bytes,
+          .extent_count = header->extent_count,
+          .extent_bytes = header->extent_bytes,
+          .generation = header->generation};
+}
+
+bool IsExtentSize(uint64_t bytes) {
+  return bytes >= kBoardExtentBytesMin && bytes <= kBoardExtentBytesMax &&
+         (bytes & (bytes - 1)) == 0;
+}
+
+absl::Status CheckConstantFields(const ConstantFields& fields, uint64_t file_bytes) {
+  if (fields.magic != kBoardMagic) {
+    return absl::InvalidArgumentError("not a staging board: its magic number is wrong");
+  }
+  if (fields.layout_version != kBoardLayoutVersion) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "staging board of layout version ", fields.layout_version, "; this program knows ",
+        kBoardLayoutVersion, " only; use daemon and client of one release"));
+  }
+  if (fields.header_bytes != kBoardHeaderBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "staging board whose header has ", fields.header_bytes, " bytes, not ", kBoardHeaderBytes));
+  }
+  if (fields.extent_count > kBoardExtentCountMax ||
+      fields.extent_count != file_bytes - kBoardHeaderBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("staging board of ", fields.extent_count,
+                                                   " extents in a file of ", file_bytes, " bytes"));
+  }
+  if (!IsExtentSize(fields.extent_bytes)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "staging board with extents of ", fields.extent_bytes, " bytes; a power of two from ",
+        kBoardExtentBytesMin, " to ", kBoardExtentBytesMax, " is expected"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StagingBoard>> StagingBoard::Create(const Options& options) {
@@ -45,6 +98,7 @@ absl::StatusOr<std::unique_ptr<StagingBoard>> StagingBoard::Create(const Options
                                                      " extents; at most ", kBoardExtentCountMax,
                                                      " are served"));
   }
+  CHECK(IsExtentSize(options.extent_bytes));
   const uint64_t bytes = kBoardHeaderBytes + options.extent_count;
   ASSIGN_OR_RETURN(UniqueFd fd, MakeFixedSizeMemfd("forestage-board", bytes));
   ASSIGN_OR_RETURN(FileMapping mapping, FileMapping::MapReadWrite(fd.get(), bytes));
@@ -93,6 +147,18 @@ bool StagingBoard::CompareAndSetState(uint64_t index, ExtentState expected, Exte
   return true;
 }
 
+void StagingBoard::CompareAndSetStates(uint64_t first, uint64_t last, ExtentState expected,
+                                       ExtentState desired) {
+  CHECK(first <= last && last <= extent_count_);
+  bool changed = false;
+  for (uint64_t index = first; index < last; ++index) {
+    uint8_t value = static_cast<uint8_t>(expected);
+    changed |= StateByte(index).compare_exchange_strong(value, static_cast<uint8_t>(desired),
+                                                        std::memory_order_acq_rel);
+  }
+  if (changed) Announce();
+}
+
 void StagingBoard::Announce() {
   header_->change_count.fetch_add(1, std::memory_order_release);
   syscall(SYS_futex, FutexWord(header_->change_count), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
@@ -108,34 +174,21 @@ void StagingBoard::Close() {
 }
 
 absl::StatusOr<std::unique_ptr<StagingBoardView>> StagingBoardView::Map(const UniqueFd& fd) {
-  RETURN_IF_ERROR(CheckSealed(fd.get(), /*unwritable=*/false));
+  if (const absl::Status sealed = CheckSealed(fd.get(), /*unwritable=*/false); !sealed.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("staging board: ", sealed.message()));
+  }
   struct stat stat_buffer = {};
   if (fstat(fd.get(), &stat_buffer) != 0) return ErrnoStatus(errno, "fstat of the staging board");
   const uint64_t file_bytes = static_cast<uint64_t>(stat_buffer.st_size);
   if (file_bytes < kBoardHeaderBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("staging board of ", file_bytes, " bytes"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "staging board of ", file_bytes, " bytes; its header alone has ", kBoardHeaderBytes));
   }
   ASSIGN_OR_RETURN(FileMapping mapping, FileMapping::MapReadOnly(fd.get(), file_bytes));
-  // Copy, then check: the writer may change the memory at any moment.
-  const auto* header = reinterpret_cast<const BoardHeader*>(mapping.bytes().data());
-  const uint64_t magic = header->magic;
-  const uint32_t layout_version = header->layout_version;
-  const uint32_t header_bytes = header->header_bytes;
-  const uint64_t extent_count = header->extent_count;
-  const uint64_t extent_bytes = header->extent_bytes;
-  const uint64_t generation = header->generation;
-  if (magic != kBoardMagic) return absl::InvalidArgumentError("staging board with a wrong magic");
-  if (layout_version != kBoardLayoutVersion) {
-    return absl::InvalidArgumentError(absl::StrCat("staging board of layout version ",
-                                                   layout_version, "; this client knows ",
-                                                   kBoardLayoutVersion));
-  }
-  if (header_bytes != kBoardHeaderBytes || extent_count > kBoardExtentCountMax ||
-      extent_bytes == 0 || extent_count != file_bytes - kBoardHeaderBytes) {
-    return absl::InvalidArgumentError("staging board whose sizes do not fit its file");
-  }
-  return std::unique_ptr<StagingBoardView>(
-      new StagingBoardView(std::move(mapping), extent_count, extent_bytes, generation));
+  const ConstantFields fields = CopyConstantFields(mapping.bytes().data());
+  RETURN_IF_ERROR(CheckConstantFields(fields, file_bytes));
+  return std::unique_ptr<StagingBoardView>(new StagingBoardView(
+      std::move(mapping), fields.extent_count, fields.extent_bytes, fields.generation));
 }
 
 StagingBoardView::StagingBoardView(FileMapping mapping, uint64_t extent_count,

@@ -13,7 +13,8 @@
 //                            ^                            |
 //                            |                            +--read failed----> kFailed
 //                            +-----------demanded again-------------------------+
-//   kReading --reading stopped, nobody demands it--> kAbsent
+//   kQueued --nobody demands it any more--> kAbsent
+//   kReading --reading was called off--> kAbsent
 //
 // kResident is only ever shown after every page of the extent was seen up to date. It does not
 // promise that no page is evicted later: a rank populates what it is about to use and takes an
@@ -58,6 +59,9 @@ inline constexpr uint32_t kBoardLayoutVersion = 1;
 inline constexpr uint32_t kBoardHeaderBytes = 128;
 // Most extents that a board holds: 64 TiB in extents of 8 MiB.
 inline constexpr uint64_t kBoardExtentCountMax = 8 * 1024 * 1024;
+// An extent's size is a power of two within these.
+inline constexpr uint64_t kBoardExtentBytesMin = 4 * 1024;
+inline constexpr uint64_t kBoardExtentBytesMax = 1024 * 1024 * 1024;
 // How often the daemon refreshes heartbeat_ns, and after how long without it a rank goes on alone.
 inline constexpr absl::Duration kBoardHeartbeatPeriod = absl::Milliseconds(250);
 inline constexpr absl::Duration kBoardHeartbeatTimeout = absl::Seconds(5);
@@ -89,7 +93,8 @@ class StagingBoard {
     uint64_t generation = 0;
   };
   // All extents kAbsent, phase kServing, heartbeat now. RESOURCE_EXHAUSTED above
-  // kBoardExtentCountMax.
+  // kBoardExtentCountMax. Requires: extent_bytes is a power of two within kBoardExtentBytesMin and
+  // kBoardExtentBytesMax.
   static absl::StatusOr<std::unique_ptr<StagingBoard>> Create(const Options& options);
 
   // The memfd to hand to ranks, which can only be mapped for reading. Owned by the board.
@@ -101,6 +106,10 @@ class StagingBoard {
   void SetState(uint64_t index, ExtentState state);
   // Moves the state only if it is `expected`; says whether it did.
   bool CompareAndSetState(uint64_t index, ExtentState expected, ExtentState desired);
+  // Moves those of extents [first, last) that are `expected`, and wakes every waiter once.
+  // Requires: first <= last <= extent_count().
+  void CompareAndSetStates(uint64_t first, uint64_t last, ExtentState expected,
+                           ExtentState desired);
 
   void Beat();
   // Sets kClosed and wakes every waiter; the board stays readable.

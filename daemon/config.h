@@ -1,16 +1,22 @@
 // The daemon's settings. One table in config.cc makes the flags, the environment variables, the
-// configuration file's keys, --help and docs/configuration.md.
+// configuration file's keys, --help and the table of docs/configuration.md.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 namespace forestage {
 
 // Which way of reading lanes use.
 enum class ReaderChoice { kAuto, kUring, kThreads };
+// "auto", "uring", "threads".
+absl::string_view ReaderChoiceName(ReaderChoice choice);
 
 struct Config {
   // Unix socket of the gRPC API. The descriptor socket is beside it: the same path +
@@ -23,13 +29,14 @@ struct Config {
   uint64_t extent_bytes = 8 * 1024 * 1024;
   // Most lanes that one checkpoint gets; it gets one a local rank.
   uint32_t lanes_max = 8;
-  // Reads in flight over all lanes of a checkpoint, in bytes.
+  // Reads in flight over all lanes of a checkpoint, in bytes. At least extent_bytes.
   uint64_t in_flight_bytes_max = 128 * 1024 * 1024;
   uint32_t sessions_max = 256;
   // Strict agreement: how long a group may take to become complete, when its ranks do not say.
   absl::Duration agreement_timeout = absl::Seconds(60);
   // How long a session may take from its open to its last descriptor.
   absl::Duration descriptor_timeout = absl::Seconds(30);
+  // trace, debug, info, warning or error.
   std::string log_level = "info";
 };
 
@@ -37,5 +44,46 @@ struct Config {
 inline std::string DescriptorSocketPath(const std::string& socket_path) {
   return socket_path + ".descriptors";
 }
+
+// Read when it exists and no other file is named.
+inline constexpr char kConfigFileDefault[] = "/etc/forestage/forestaged.toml";
+
+// The version of this build, such as "0.1.0".
+absl::string_view DaemonVersion();
+
+// What the outside gives the daemon at its start.
+struct StartInputs {
+  // Without the program's name.
+  std::vector<std::string> arguments;
+  // "NAME=value" each, as in environ.
+  std::vector<std::string> environment;
+  std::string config_file_default = kConfigFileDefault;
+};
+
+// One setting as it is in force.
+struct EffectiveSetting {
+  std::string name;
+  std::string value;
+  // "default", "file PATH", "environment FORESTAGED_X" or "flag --x".
+  std::string source;
+};
+
+// What the daemon shall do.
+struct StartRequest {
+  Config config;
+  std::vector<EffectiveSetting> settings;
+  // To be logged: environment variables that look like settings and are none.
+  std::vector<std::string> warnings;
+  // --help, --version or --print-config: print this to standard output and exit with 0.
+  std::optional<std::string> text;
+};
+
+// Reads all settings: a flag counts before the environment, this before the file, this before the
+// default. INVALID_ARGUMENT has one line for each wrong setting: its name, its source, what is
+// allowed. A wrong value is an error also where another source overrides it. Blocks on the file.
+absl::StatusOr<StartRequest> ReadStartRequest(const StartInputs& inputs);
+
+// The table of settings as docs/configuration.md has it.
+std::string SettingsAsMarkdown();
 
 }  // namespace forestage

@@ -45,37 +45,37 @@ class DaemonSession {
 
 // One shard of this rank; the connection duplicates `fd` into the daemon.
 struct OfferedShard {
-  std::string name;
+  std::string name = {};
   uint64_t bytes = 0;
   int64_t mtime_ns = 0;
   int fd = -1;
 };
 
 struct DaemonOpenRequest {
-  std::string socket_path;
-  absl::Duration daemon_wait;
-  absl::Duration open_timeout;
-  absl::Duration agreement_timeout;
-  std::string group_name;
-  std::string launch_nonce;
+  std::string socket_path = {};
+  absl::Duration daemon_wait = {};
+  absl::Duration open_timeout = {};
+  absl::Duration agreement_timeout = {};
+  std::string group_name = {};
+  std::string launch_nonce = {};
   uint32_t local_rank = 0;
   uint32_t local_size = 1;
   Policy policy = Policy::kAuto;
   Agreement agreement = Agreement::kEager;
-  std::string device_uuid;
-  // A label.
-  std::string path;
-  std::vector<OfferedShard> shards;
+  std::string device_uuid = {};
+  // A label; absolute.
+  std::string path = {};
+  std::vector<OfferedShard> shards = {};
   // SendDemand follows; otherwise everything is demanded.
   bool demand_follows = false;
 };
 
 // What an open gave.
 struct DaemonWelcome {
-  std::unique_ptr<DaemonSession> session;
+  std::unique_ptr<DaemonSession> session = nullptr;
   Decision decision;
-  UniqueFd catalog_fd;
-  UniqueFd board_fd;
+  UniqueFd catalog_fd = {};
+  UniqueFd board_fd = {};
   uint64_t generation = 0;
 };
 

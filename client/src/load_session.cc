@@ -1,9 +1,9 @@
 #include "client/src/load_session.h"
 
 #include <algorithm>
-#include <cinttypes>
-#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <initializer_list>
 #include <random>
 #include <utility>
 
@@ -57,6 +57,17 @@ std::string GroupOfOwn() {
                       absl::Hex(random(), absl::kZeroPad8));
 }
 
+// The same for every rank that names the directory, however it writes the path: it is part of what
+// tells groups apart.
+std::string PathLabel(const std::string& directory) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(directory, error);
+  if (error) return directory;
+  std::string label = absolute.lexically_normal().string();
+  if (label.size() > 1 && label.back() == '/') label.pop_back();
+  return label;
+}
+
 std::string OneLine(absl::string_view message) {
   return absl::StrReplaceAll(message, {{"\n", "; "}});
 }
@@ -76,7 +87,7 @@ DaemonOpenRequest MakeOpenRequest(const std::string& directory, const SessionOpt
       .policy = options.policy,
       .agreement = options.agreement,
       .device_uuid = options.device_uuid,
-      .path = directory,
+      .path = PathLabel(directory),
       .shards = {},
       .demand_follows = options.demand.has_value(),
   };

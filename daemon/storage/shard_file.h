@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -25,6 +26,15 @@ struct CacheIdentity {
   friend bool operator==(const CacheIdentity&, const CacheIdentity&) = default;
 };
 
+// Bytes [begin, end) of a file.
+struct ByteRange {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+
+  uint64_t bytes() const { return end - begin; }
+  friend bool operator==(const ByteRange&, const ByteRange&) = default;
+};
+
 // The identity of an open file. Errors of fstat; INVALID_ARGUMENT for what is not a regular file.
 absl::StatusOr<CacheIdentity> CacheIdentityOf(int fd);
 
@@ -32,9 +42,10 @@ absl::StatusOr<CacheIdentity> CacheIdentityOf(int fd);
 class ShardFile {
  public:
   // Takes a descriptor that a client sent and reopens it through /proc/self/fd for flags and
-  // read-ahead state of its own; uses the received one where that is refused. Blocks on the file
-  // system. INVALID_ARGUMENT: not a regular file, not readable, or of a file system type that is
-  // not served (proc, sysfs, ...).
+  // read-ahead state of its own; uses the received one where that is refused, and on FUSE, where a
+  // second open may drop every cached page of the file. Blocks on the file system.
+  // INVALID_ARGUMENT: not a regular file, not readable, or of a file system type that is not served
+  // (proc, sysfs, ...).
   static absl::StatusOr<std::unique_ptr<ShardFile>> Open(std::string name, UniqueFd received);
 
   const std::string& name() const { return name_; }
@@ -42,18 +53,24 @@ class ShardFile {
   uint64_t bytes() const { return identity_.bytes; }
   const CacheIdentity& identity() const { return identity_; }
   // FAILED_PRECONDITION when size, mtime or ctime have changed since Open: the bytes served would
-  // not be the bytes that were checked.
+  // not be the bytes that were checked. Asks no server: on a network file system it tells what this
+  // machine knows already.
   absl::Status CheckUnchanged() const;
+  // Size of the file now, as far as this machine knows; never blocks on a server.
+  absl::StatusOr<uint64_t> CurrentBytes() const;
 
   // Bytes of the pages of [offset, offset + bytes) that are in the page cache and up to date now;
   // nullopt where the kernel would not tell the truth (mincore says "all" to who neither owns nor
   // may write the file). Requires: within the file, offset a multiple of the page size.
   std::optional<uint64_t> ResidentBytes(uint64_t offset, uint64_t bytes) const;
+  // What is missing of it: the pages that are not, in order, merged where they touch, and cut to
+  // the range. nullopt as above; same requirements.
+  std::optional<std::vector<ByteRange>> MissingRanges(uint64_t offset, uint64_t bytes) const;
   // The whole file, for readers that verify by populating. Empty where the file system refuses
   // mappings.
   const FileMapping& mapping() const { return mapping_; }
   // Largest piece that one read-ahead advice brings in on this mount, in bytes; a multiple of the
-  // page size. See shard_file.cc for how it is found.
+  // page size. See advice_bytes.h for how it is found.
   uint64_t advice_bytes_max() const { return advice_bytes_max_; }
 
  private:

@@ -16,7 +16,7 @@ namespace forestage {
 class CatalogView;
 
 struct ShardInfo {
-  absl::string_view name;
+  absl::string_view name = {};
   uint64_t bytes = 0;
   // Its tensors are [first_tensor, first_tensor + tensor_count) in file order.
   size_t first_tensor = 0;
@@ -24,14 +24,14 @@ struct ShardInfo {
 };
 
 struct TensorInfo {
-  absl::string_view name;
-  absl::string_view shard;
+  absl::string_view name = {};
+  absl::string_view shard = {};
   // As in the file's header: "BF16", "F8_E4M3", ...
-  absl::string_view dtype;
+  absl::string_view dtype = {};
   // Bits of one element; 4 and 6 for sub-byte types.
   uint32_t dtype_bits = 0;
   // Logical elements in each dimension, C order; empty for a scalar.
-  absl::Span<const uint64_t> shape;
+  absl::Span<const uint64_t> shape = {};
   size_t shard_index = 0;
   // Bytes [begin, end) of the shard's file.
   uint64_t begin = 0;

@@ -35,7 +35,7 @@ struct Decision {
   // The daemon's reading was in use at some time of this load.
   bool activated = false;
   // One line. Not empty when `effective` is kNative.
-  std::string reason;
+  std::string reason = {};
 };
 
 }  // namespace forestage

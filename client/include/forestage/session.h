@@ -34,15 +34,15 @@ namespace forestage {
 
 // One part of what a rank will consume.
 struct DemandedSlice {
-  std::string tensor;
+  std::string tensor = {};
   // One entry a dimension, or fewer: the rest whole. Empty: the whole tensor.
-  std::vector<Range> ranges;
+  std::vector<Range> ranges = {};
 };
 
 struct SessionOptions {
   // The daemon's socket. Empty: $FORESTAGE_SOCKET, else /run/forestage/forestaged.sock. A wrong
   // path is no error: the load is native and decision().reason says so.
-  std::string socket_path;
+  std::string socket_path = {};
   // False: read natively and ask no daemon.
   bool use_daemon = true;
   // How long to wait for a daemon whose socket is not there yet or does not accept yet.
@@ -51,10 +51,10 @@ struct SessionOptions {
   absl::Duration open_timeout = absl::Seconds(30);
 
   // Names the local ranks that load together. Empty: this process is a group of its own.
-  std::string group_name;
+  std::string group_name = {};
   // The same in all ranks of one launch, another in the next. Empty: $FORESTAGE_LAUNCH_NONCE, else
   // $TORCHELASTIC_RUN_ID, else "".
-  std::string launch_nonce;
+  std::string launch_nonce = {};
   uint32_t local_rank = 0;
   uint32_t local_size = 1;
   Policy policy = Policy::kAuto;
@@ -62,12 +62,12 @@ struct SessionOptions {
   // Strict: how long Open may wait for the other ranks. Afterwards: native for all.
   absl::Duration agreement_timeout = absl::Seconds(60);
   // UUID of this rank's GPU, for the daemon's status; may be empty.
-  std::string device_uuid;
+  std::string device_uuid = {};
 
   // Only for a directory without an index that holds both layouts.
   bool prefer_consolidated = false;
   // What this rank will consume, in order. nullopt: everything, in file order.
-  std::optional<std::vector<DemandedSlice>> demand;
+  std::optional<std::vector<DemandedSlice>> demand = {};
 };
 
 struct StagingStatus {

@@ -1,4 +1,4 @@
-#include "client/src/descriptor_exchange.h"
+#include "client/src/descriptor_client.h"
 
 #include <algorithm>
 #include <cstring>
@@ -51,15 +51,15 @@ absl::Status Exchange(int socket, const DescriptorRequest& request,
 
 }  // namespace
 
-absl::StatusOr<DescriptorExchange> DescriptorExchange::Connect(const std::string& socket_path,
-                                                               const SessionToken& token,
-                                                               absl::Time deadline) {
+absl::StatusOr<DescriptorClient> DescriptorClient::Connect(const std::string& socket_path,
+                                                           const SessionToken& token,
+                                                           absl::Time deadline) {
   ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnixSocket(socket_path, SOCK_SEQPACKET, deadline));
-  return DescriptorExchange(std::move(socket), token);
+  return DescriptorClient(std::move(socket), token);
 }
 
-absl::Status DescriptorExchange::SendShards(absl::Span<const OfferedShard> shards,
-                                            absl::Time deadline) {
+absl::Status DescriptorClient::SendShards(absl::Span<const OfferedShard> shards,
+                                          absl::Time deadline) {
   for (size_t sent = 0; sent < shards.size();) {
     std::vector<int> batch;
     const size_t batch_end = std::min(shards.size(), sent + kDescriptorsPerMessageMax);
@@ -85,7 +85,7 @@ absl::Status DescriptorExchange::SendShards(absl::Span<const OfferedShard> shard
   return absl::OkStatus();
 }
 
-absl::StatusOr<DeliveredDescriptors> DescriptorExchange::Fetch(absl::Time deadline) {
+absl::StatusOr<DeliveredDescriptors> DescriptorClient::Fetch(absl::Time deadline) {
   const DescriptorRequest request = {.kind = DescriptorRequestKind::kDelivery, .token = token_};
   ReceivedReply received;
   RETURN_IF_ERROR(Exchange(socket_.get(), request, {}, deadline, received));

@@ -22,17 +22,17 @@ struct DeliveredDescriptors {
 // One connection of one session. Not thread-safe. Every call blocks until `deadline` at most.
 // Errors: the daemon's own refusal with its code and message; UNAVAILABLE: it hung up;
 // DEADLINE_EXCEEDED; INTERNAL: it broke the protocol.
-class DescriptorExchange {
+class DescriptorClient {
  public:
-  static absl::StatusOr<DescriptorExchange> Connect(const std::string& socket_path,
-                                                    const SessionToken& token, absl::Time deadline);
+  static absl::StatusOr<DescriptorClient> Connect(const std::string& socket_path,
+                                                  const SessionToken& token, absl::Time deadline);
 
   absl::Status SendShards(absl::Span<const OfferedShard> shards, absl::Time deadline);
   // Requires: SendShards succeeded, and the daemon said that the checkpoint is ready.
   absl::StatusOr<DeliveredDescriptors> Fetch(absl::Time deadline);
 
  private:
-  DescriptorExchange(UniqueFd socket, const SessionToken& token)
+  DescriptorClient(UniqueFd socket, const SessionToken& token)
       : socket_(std::move(socket)), token_(token) {}
 
   UniqueFd socket_;

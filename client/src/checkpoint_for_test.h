@@ -1,0 +1,69 @@
+// Checkpoints in temporary directories, for tests.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace forestage {
+
+// An empty directory that goes with the object, with all in it.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory();
+  ~TemporaryDirectory();
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string File(absl::string_view name) const;
+
+ private:
+  std::string path_;
+};
+
+struct TensorForTest {
+  std::string name;
+  std::string dtype;
+  std::vector<uint64_t> shape;
+  std::vector<std::byte> bytes;
+};
+
+// `count` bytes that differ from place to place and from seed to seed.
+std::vector<std::byte> RandomBytes(size_t count, uint64_t seed);
+
+// Writes a safetensors file with these tensors in this order. `lead_bytes` more spaces in the
+// header shift all data.
+void WriteShard(const std::string& path, absl::Span<const TensorForTest> tensors,
+                size_t lead_bytes = 0);
+
+// A checkpoint of `shards` files (model-00001-of-...) with `tensors` U8 tensors of `rows` x
+// `columns` in each, named "layer.<shard>.<index>".
+class CheckpointForTest {
+ public:
+  struct Options {
+    size_t shards = 2;
+    size_t tensors = 3;
+    uint64_t rows = 64;
+    uint64_t columns = 1024;
+    uint64_t seed = 1;
+  };
+  explicit CheckpointForTest(const Options& options);
+
+  const std::string& directory() const { return directory_.path(); }
+  std::string ShardPath(size_t index) const;
+  // What each tensor must be.
+  const std::map<std::string, std::vector<std::byte>>& tensors() const { return tensors_; }
+
+ private:
+  const Options options_;
+  TemporaryDirectory directory_;
+  std::map<std::string, std::vector<std::byte>> tensors_;
+};
+
+}  // namespace forestage

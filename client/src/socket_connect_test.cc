@@ -1,0 +1,51 @@
+#include "client/src/socket_connect.h"
+
+#include <fstream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/src/checkpoint_for_test.h"
+#include "client/src/unix_listener_for_test.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include <sys/socket.h>
+
+#include "common/status_matchers.h"
+
+namespace forestage {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(SocketConnectTest, SaysWhatIsWrong) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.File("s");
+  EXPECT_THAT(ConnectUnixSocket(path, SOCK_STREAM, absl::InfinitePast()),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr(path)));
+  { const UniqueFd listener = ListenForTest(path, SOCK_STREAM); }
+  EXPECT_THAT(ConnectUnixSocket(path, SOCK_STREAM, absl::InfinitePast()),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("ECONNREFUSED")));
+  const std::string long_path = directory.File(std::string(108, 'x'));
+  EXPECT_THAT(ConnectUnixSocket(long_path, SOCK_STREAM, absl::InfiniteFuture()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("107 bytes")));
+}
+
+TEST(SocketConnectTest, WaitsForASocketThatComesLate) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.File("s");
+  absl::StatusOr<UniqueFd> connected = absl::UnknownError("not tried");
+  std::thread client(
+      [&] { connected = ConnectUnixSocket(path, SOCK_SEQPACKET, absl::InfiniteFuture()); });
+  const UniqueFd listener = ListenForTest(path, SOCK_SEQPACKET);
+  const UniqueFd accepted = AcceptForTest(listener);
+  client.join();
+  ASSERT_OK(connected);
+  WriteForTest(*connected, "x");
+  char byte = 0;
+  EXPECT_EQ(recv(accepted.get(), &byte, 1, 0), 1);
+}
+
+}  // namespace
+}  // namespace forestage

@@ -1,0 +1,393 @@
+// Loads with a daemon that helps, refuses, lies, or goes away. Without gRPC.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "client/src/checkpoint_for_test.h"
+#include "client/src/daemon_fake.h"
+#include "client/src/load_session.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include <sys/wait.h>
+
+#include "common/status_matchers.h"
+
+namespace forestage {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+class StagedLoadTest : public ::testing::Test {
+ protected:
+  void SetUp() override { unsetenv("FORESTAGE_SOCKET"); }
+
+  absl::StatusOr<std::shared_ptr<LoadSession>> Open(const SessionOptions& options = {}) {
+    return LoadSession::Open(checkpoint_.directory(), options, daemon_.connector());
+  }
+
+  void ExpectAllBytes(const LoadSession& session) {
+    for (const auto& [name, bytes] : checkpoint_.tensors()) {
+      ASSERT_OK_AND_ASSIGN(Slice slice, session.GetSlice(name, {}));
+      ASSERT_OK_AND_ASSIGN(SliceView view, slice.View());
+      EXPECT_TRUE(view.bytes() == absl::MakeConstSpan(bytes)) << name;
+      std::vector<std::byte> copy(bytes.size());
+      ASSERT_OK(slice.CopyTo(absl::MakeSpan(copy)));
+      EXPECT_TRUE(copy == bytes) << name;
+    }
+  }
+
+  // The load went on natively, for this reason, with the right bytes.
+  void ExpectNative(const LoadSession& session, const std::string& reason) {
+    EXPECT_EQ(session.decision().effective, Policy::kNative);
+    EXPECT_THAT(session.decision().reason, AllOf(HasSubstr(reason), Not(HasSubstr("\n"))));
+    ExpectAllBytes(session);
+  }
+
+  const CheckpointForTest checkpoint_{
+      {.shards = 2, .tensors = 3, .rows = 128, .columns = 1024, .seed = 5}};
+  DaemonFake daemon_;
+};
+
+// Makes what is asked for resident, as the daemon does.
+void StageUrgent(DaemonFake& daemon, absl::Span<const uint64_t> indexes) {
+  for (const uint64_t index : indexes) daemon.board().SetState(index, ExtentState::kResident);
+}
+
+TEST_F(StagedLoadTest, AsksOnceForWhatIsNotStagedAndGivesTheBytes) {
+  daemon_.on_urgent = StageUrgent;
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  const Decision decision = session->decision();
+  EXPECT_EQ(decision.requested, Policy::kAuto);
+  EXPECT_EQ(decision.effective, Policy::kRankStripedReadAhead);
+  EXPECT_TRUE(decision.activated);
+  ExpectAllBytes(*session);
+  daemon_.SetAll(ExtentState::kQueued);
+  // Staged again by somebody while we wait; nothing is asked for twice.
+  absl::Notification stop;
+  std::thread stager([&] {
+    while (!stop.HasBeenNotified()) {
+      daemon_.SetAll(ExtentState::kResident);
+      stop.WaitForNotificationWithTimeout(absl::Milliseconds(1));
+    }
+  });
+  ExpectAllBytes(*session);
+  stop.Notify();
+  stager.join();
+  std::vector<uint64_t> urgent = daemon_.urgent();
+  std::sort(urgent.begin(), urgent.end());
+  EXPECT_EQ(std::adjacent_find(urgent.begin(), urgent.end()), urgent.end());
+  EXPECT_THAT(urgent, Not(IsEmpty()));
+  EXPECT_EQ(session->decision().effective, Policy::kRankStripedReadAhead);
+}
+
+TEST_F(StagedLoadTest, AsksForNothingThatIsStaged) {
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  daemon_.SetAll(ExtentState::kResident);
+  ExpectAllBytes(*session);
+  EXPECT_THAT(daemon_.urgent(), IsEmpty());
+}
+
+TEST_F(StagedLoadTest, ReadsFailedExtentsItself) {
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  daemon_.SetAll(ExtentState::kFailed);
+  ExpectAllBytes(*session);
+  EXPECT_EQ(session->decision().effective, Policy::kRankStripedReadAhead);
+}
+
+TEST_F(StagedLoadTest, TellsTheDaemonWhoItIs) {
+  SessionOptions options;
+  options.group_name = "group";
+  options.local_rank = 1;
+  options.local_size = 3;
+  options.agreement = Agreement::kStrict;
+  options.socket_path = "/some/socket";
+  setenv("FORESTAGE_LAUNCH_NONCE", "launch 7", 1);
+  ASSERT_OK_AND_ASSIGN(auto session, LoadSession::Open(checkpoint_.directory() + "/./", options,
+                                                       daemon_.connector()));
+  unsetenv("FORESTAGE_LAUNCH_NONCE");
+  const DaemonOpenRequest request = daemon_.request();
+  EXPECT_EQ(request.group_name, "group");
+  EXPECT_EQ(request.launch_nonce, "launch 7");
+  EXPECT_EQ(request.local_rank, 1u);
+  EXPECT_EQ(request.local_size, 3u);
+  EXPECT_EQ(request.agreement, Agreement::kStrict);
+  EXPECT_EQ(request.socket_path, "/some/socket");
+  EXPECT_EQ(request.path, checkpoint_.directory());
+  EXPECT_FALSE(request.demand_follows);
+  ASSERT_EQ(request.shards.size(), 2u);
+  EXPECT_EQ(request.shards[1].name, "model-00002-of-00002.safetensors");
+  EXPECT_EQ(request.shards[1].bytes, std::filesystem::file_size(checkpoint_.ShardPath(1)));
+}
+
+TEST_F(StagedLoadTest, IsAGroupOfItsOwnWithoutAName) {
+  ASSERT_OK(Open());
+  const std::string first = daemon_.request().group_name;
+  ASSERT_OK(Open());
+  EXPECT_THAT(first, HasSubstr(absl::StrCat(getpid())));
+  EXPECT_NE(first, daemon_.request().group_name);
+}
+
+TEST_F(StagedLoadTest, SendsItsDemandAsByteRanges) {
+  SessionOptions options;
+  options.demand = {{.tensor = "layer.1.2", .ranges = {}},
+                    {.tensor = "layer.0.1", .ranges = {{2, 4}}},
+                    {.tensor = "layer.0.1", .ranges = {{3, 3}}},
+                    {.tensor = "layer.0.0", .ranges = {{0, 2}, {10, 20}}}};
+  ASSERT_OK_AND_ASSIGN(auto session, Open(options));
+  EXPECT_TRUE(daemon_.request().demand_follows);
+  const std::vector<DemandedBytes> demand = daemon_.demand();
+  ASSERT_EQ(demand.size(), 3u);
+  EXPECT_EQ(demand[0].tensor_index, 5u);
+  EXPECT_EQ(demand[0].begin, 0u);
+  EXPECT_EQ(demand[0].end, 128u * 1024);
+  EXPECT_EQ(demand[1].tensor_index, 1u);
+  EXPECT_EQ(demand[1].begin, 2048u);
+  EXPECT_EQ(demand[1].end, 4096u);
+  EXPECT_EQ(demand[2].begin, 10u);
+  EXPECT_EQ(demand[2].end, 1044u);
+}
+
+TEST_F(StagedLoadTest, MarksEachTensorConsumedOnce) {
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  session->MarkConsumed(4);
+  session->MarkConsumed(1);
+  session->MarkConsumed(4);
+  session->MarkConsumed(1000);
+  EXPECT_THAT(daemon_.consumed(), ElementsAre(4, 1));
+}
+
+TEST_F(StagedLoadTest, GoesNativeWhenTheDaemonRefuses) {
+  daemon_.refusal = absl::ResourceExhaustedError("256 sessions are open");
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  ExpectNative(*session, "256 sessions are open");
+  EXPECT_FALSE(session->decision().activated);
+}
+
+TEST_F(StagedLoadTest, BelievesItsOwnReadingOfTheHeaders) {
+  daemon_.refusal = absl::InvalidArgumentError("model-00001: bad header\nmodel-00002: bad header");
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  ExpectNative(*session, "model-00001: bad header; model-00002: bad header");
+  std::filesystem::resize_file(checkpoint_.ShardPath(0), 20);
+  EXPECT_THAT(Open(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(checkpoint_.ShardPath(0))));
+}
+
+TEST_F(StagedLoadTest, StaysAMemberWhenTheDaemonDecidesNative) {
+  daemon_.decision = {.effective = Policy::kNative, .reason = "rank 1 of 2 is missing"};
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  ExpectNative(*session, "rank 1 of 2 is missing");
+  EXPECT_EQ(daemon_.closes(), 0);
+  session.reset();
+  EXPECT_EQ(daemon_.closes(), 1);
+}
+
+TEST_F(StagedLoadTest, GoesNativeOnADecisionItDoesNotKnow) {
+  daemon_.decision.effective = Policy::kAuto;
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  ExpectNative(*session, "does not know");
+  EXPECT_EQ(daemon_.closes(), 1);
+}
+
+TEST_F(StagedLoadTest, GoesNativeWhenTheCatalogIsDamaged) {
+  daemon_.damage_catalog = [](std::vector<std::byte>& bytes) { bytes.resize(bytes.size() - 8); };
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  ExpectNative(*session, "catalog");
+}
+
+TEST_F(StagedLoadTest, GoesNativeWhenTheCatalogIsOfOtherFiles) {
+  const CheckpointForTest other({.shards = 2, .tensors = 2});
+  daemon_.damage_catalog = [&](std::vector<std::byte>& bytes) {
+    ASSERT_OK_AND_ASSIGN(auto files, CheckpointFiles::Open(other.directory(), {}));
+    ASSERT_OK_AND_ASSIGN(HeldCatalog catalog, ReadNativeCatalog(*files));
+    bytes = *static_cast<const std::vector<std::byte>*>(catalog.owner.get());
+  };
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  ExpectNative(*session, "not of the files that this rank sees");
+  EXPECT_EQ(daemon_.closes(), 1);
+}
+
+TEST_F(StagedLoadTest, GoesNativeWhenTheBoardDoesNotFit) {
+  daemon_.damage_board = [](StagingBoard::Options& options) { ++options.extent_count; };
+  ASSERT_OK_AND_ASSIGN(auto longer, Open());
+  ExpectNative(*longer, "extents");
+  daemon_.damage_board = [](StagingBoard::Options& options) { options.extent_bytes *= 2; };
+  ASSERT_OK_AND_ASSIGN(auto coarser, Open());
+  ExpectNative(*coarser, "extents");
+  daemon_.damage_board = [](StagingBoard::Options& options) { options.generation = 1; };
+  ASSERT_OK_AND_ASSIGN(auto old, Open());
+  ExpectNative(*old, "another run");
+}
+
+TEST_F(StagedLoadTest, GoesNativeWhenTheDaemonIsLostDuringAWait) {
+  daemon_.on_urgent = [](DaemonFake& daemon, absl::Span<const uint64_t>) {
+    daemon.loss().Lose("the daemon closed the stream: UNAVAILABLE");
+  };
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  ASSERT_OK_AND_ASSIGN(Slice slice, session->GetSlice(0, {}));
+  EXPECT_OK(slice.View());
+  ExpectNative(*session, "closed the stream");
+}
+
+TEST_F(StagedLoadTest, KeepsActivatedWhenTheDaemonIsLost) {
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  daemon_.loss().Lose("the daemon is draining");
+  ExpectNative(*session, "draining");
+  EXPECT_TRUE(session->decision().activated);
+  EXPECT_THAT(session->GetStagingStatus(absl::InfiniteFuture()),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+}
+
+TEST_F(StagedLoadTest, GoesNativeWhenTheBoardIsClosedDuringAWait) {
+  daemon_.on_urgent = [](DaemonFake& daemon, absl::Span<const uint64_t>) {
+    daemon.board().Close();
+  };
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  ASSERT_OK_AND_ASSIGN(Slice slice, session->GetSlice(0, {}));
+  EXPECT_OK(slice.View());
+  ExpectNative(*session, "closed its staging board");
+}
+
+// The fake never beats, so that the board's heartbeat is as old as the board.
+TEST_F(StagedLoadTest, GoesNativeWhenTheHeartbeatStandsStill) {
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  ASSERT_OK_AND_ASSIGN(Slice slice, session->GetSlice(0, {}));
+  EXPECT_OK(slice.View());
+  ExpectNative(*session, "heartbeat");
+}
+
+TEST_F(StagedLoadTest, EndsAWaitAtItsDeadline) {
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  ASSERT_OK_AND_ASSIGN(Slice slice, session->GetSlice("layer.1.0", {}));
+  const auto late = StatusIs(absl::StatusCode::kDeadlineExceeded,
+                             AllOf(HasSubstr(checkpoint_.ShardPath(1)), HasSubstr("offset")));
+  EXPECT_THAT(slice.View(absl::Now() + absl::Milliseconds(10)), late);
+  std::vector<std::byte> copy(slice.bytes());
+  EXPECT_THAT(slice.CopyTo(absl::MakeSpan(copy), absl::InfinitePast()), late);
+  daemon_.SetAll(ExtentState::kResident);
+  EXPECT_OK(slice.View(absl::InfinitePast()));
+}
+
+TEST_F(StagedLoadTest, EndsWaitsOfManyThreadsWhenItIsClosed) {
+  constexpr int kThreads = 4;
+  std::atomic<int> asked = 0;
+  absl::Notification all_wait;
+  daemon_.on_urgent = [&](DaemonFake&, absl::Span<const uint64_t>) {
+    if (++asked == kThreads) all_wait.Notify();
+  };
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  std::vector<std::thread> threads;
+  std::atomic<int> ended = 0;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      // Slices far enough apart that each asks for extents of its own.
+      const absl::StatusOr<Slice> slice =
+          session->GetSlice(absl::StrCat("layer.", t / 2, ".", t % 2 * 2), {{{0, 1}}});
+      if (slice.ok() && absl::IsFailedPrecondition(slice->View().status())) ++ended;
+    });
+  }
+  all_wait.WaitForNotification();
+  session->Close();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(ended, kThreads);
+  EXPECT_EQ(daemon_.closes(), 1);
+}
+
+TEST_F(StagedLoadTest, WaitsUntilAllIsStaged) {
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  daemon_.progress = {.wanted_bytes = 100, .resident_bytes = 40, .complete = false};
+  EXPECT_THAT(session->WaitUntilStaged(absl::Now(), nullptr),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("not all")));
+  // The daemon has nothing more to do, but has not seen this rank's demand yet.
+  daemon_.progress = {.wanted_bytes = 100, .resident_bytes = 100, .complete = true};
+  EXPECT_THAT(session->WaitUntilStaged(absl::Now(), nullptr),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("not all")));
+  int calls = 0;
+  ASSERT_OK_AND_ASSIGN(
+      const StagingStatus status,
+      session->WaitUntilStaged(absl::InfiniteFuture(), [&](const StagingStatus& seen) {
+        if (++calls == 2) {
+          daemon_.SetAll(ExtentState::kResident);
+        }
+        EXPECT_EQ(seen.resident_bytes, 100u);
+      }));
+  EXPECT_TRUE(status.complete);
+  EXPECT_EQ(calls, 3);
+}
+
+TEST_F(StagedLoadTest, EndsTheWaitForStagingWhenTheDaemonIsLost) {
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  EXPECT_THAT(
+      session->WaitUntilStaged(absl::InfiniteFuture(),
+                               [&](const StagingStatus&) { daemon_.loss().Lose("it was killed"); }),
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("it was killed")));
+}
+
+TEST_F(StagedLoadTest, DoesNotTouchTheParentsSessionInAForkedChild) {
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  ASSERT_OK_AND_ASSIGN(Slice slice, session->GetSlice(0, {}));
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool refused = absl::IsFailedPrecondition(slice.View().status()) &&
+                         session->decision().effective == Policy::kNative;
+    session->MarkConsumed(0);
+    session->Close();
+    LoadSession::Drop(std::move(session));
+    _exit(refused && daemon_.closes() == 0 && daemon_.consumed().empty() ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  daemon_.SetAll(ExtentState::kResident);
+  ExpectAllBytes(*session);
+}
+
+// An extent that the daemon forgets is read by the rank, and each further one is waited for less.
+TEST(StagedExtentsTest, GivesUpAnExtentThatStandsStill) {
+  auto loss = std::make_shared<DaemonLoss>();
+  ASSERT_OK_AND_ASSIGN(auto board, StagingBoard::Create({.extent_count = 4,
+                                                         .extent_bytes = DaemonFake::kExtentBytes,
+                                                         .generation = 1}));
+  ASSERT_OK_AND_ASSIGN(auto view,
+                       StagingBoardView::Map(UniqueFd(fcntl(board->fd(), F_DUPFD_CLOEXEC, 0))));
+  class Deaf : public DaemonSession {
+    void SendDemand(absl::Span<const DemandedBytes>) override {}
+    void SendUrgent(absl::Span<const uint64_t>) override {}
+    void SendConsumed(uint32_t) override {}
+    absl::StatusOr<StagingStatus> GetProgress(absl::Time) override { return StagingStatus{}; }
+    void Close() override {}
+  } deaf;
+  const std::vector<uint64_t> shard_bytes = {4 * DaemonFake::kExtentBytes};
+  ASSERT_OK_AND_ASSIGN(auto extents, StagedExtents::Create({.board = std::move(view),
+                                                            .shard_bytes = shard_bytes,
+                                                            .daemon = &deaf,
+                                                            .loss = loss,
+                                                            .patience = absl::Milliseconds(20)}));
+  ASSERT_OK_AND_ASSIGN(const Reader stuck, extents->Wait(0, 0, 10, absl::InfiniteFuture()));
+  EXPECT_EQ(stuck, Reader::kSelf);
+  EXPECT_FALSE(loss->lost());
+  // It is not waited for again.
+  ASSERT_OK_AND_ASSIGN(const Reader again, extents->Wait(0, 0, 10, absl::InfinitePast()));
+  EXPECT_EQ(again, Reader::kSelf);
+  EXPECT_FALSE(extents->Settled(0, 0, 10));
+  board->SetState(1, ExtentState::kResident);
+  ASSERT_OK_AND_ASSIGN(const Reader good,
+                       extents->Wait(0, DaemonFake::kExtentBytes, DaemonFake::kExtentBytes + 1,
+                                     absl::InfinitePast()));
+  EXPECT_EQ(good, Reader::kDaemon);
+  EXPECT_TRUE(extents->Settled(0, DaemonFake::kExtentBytes, 2 * DaemonFake::kExtentBytes));
+}
+
+}  // namespace
+}  // namespace forestage

@@ -1,0 +1,453 @@
+#include "daemon/config.h"
+
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include <CLI/CLI.hpp>
+#include <sys/un.h>
+
+#include "common/check.h"
+#include "common/errno_status.h"
+#include "common/loopback_address.h"
+#include "common/status_macros.h"
+#include "common/units.h"
+
+namespace forestage {
+namespace {
+
+constexpr char kEnvironmentPrefix[] = "FORESTAGED_";
+constexpr char kConfigFlag[] = "--config";
+constexpr char kConfigVariable[] = "FORESTAGED_CONFIG";
+
+constexpr uint64_t kExtentBytesMin = 64 * kKiB;
+constexpr uint64_t kExtentBytesMax = kGiB;
+constexpr uint64_t kInFlightBytesMin = 64 * kKiB;
+constexpr uint64_t kInFlightBytesMax = 64 * kGiB;
+constexpr uint32_t kLanesMax = 64;
+constexpr uint32_t kSessionsMax = 65536;
+constexpr absl::Duration kTimeoutMin = absl::Milliseconds(10);
+constexpr absl::Duration kTimeoutMax = absl::Hours(1);
+// The descriptor socket's path must fit a socket address too, with its NUL.
+constexpr size_t kSocketPathBytesMax =
+    sizeof(sockaddr_un::sun_path) - 1 - (sizeof(".descriptors") - 1);
+
+// One row of the table of settings.
+struct Setting {
+  absl::string_view name;
+  // Stands for the value in --help.
+  absl::string_view placeholder;
+  absl::string_view help;
+  // Completes "allowed: ".
+  absl::string_view allowed;
+  // False, with `config` unchanged, when the text is not allowed.
+  bool (*parse)(absl::string_view text, Config& config);
+  // The value as `parse` reads it.
+  std::string (*format)(const Config& config);
+};
+
+bool ParseSocketPath(absl::string_view text, Config& config) {
+  if (!absl::StartsWith(text, "/") || absl::EndsWith(text, "/") ||
+      text.size() > kSocketPathBytesMax || absl::StrContains(text, absl::string_view("\0", 1))) {
+    return false;
+  }
+  config.socket_path = std::string(text);
+  return true;
+}
+
+bool ParseMetricsAddress(absl::string_view text, Config& config) {
+  if (text != "none" && !ParseLoopbackAddress(text).ok()) return false;
+  config.metrics_address = std::string(text);
+  return true;
+}
+
+bool ParseReader(absl::string_view text, Config& config) {
+  for (const ReaderChoice choice :
+       {ReaderChoice::kAuto, ReaderChoice::kUring, ReaderChoice::kThreads}) {
+    if (text != ReaderChoiceName(choice)) continue;
+    config.reader = choice;
+    return true;
+  }
+  return false;
+}
+
+bool ParseLogLevel(absl::string_view text, Config& config) {
+  for (const absl::string_view level : {"trace", "debug", "info", "warning", "error"}) {
+    if (text != level) continue;
+    config.log_level = std::string(text);
+    return true;
+  }
+  return false;
+}
+
+bool ParseExtentBytes(absl::string_view text, Config& config) {
+  const absl::StatusOr<uint64_t> bytes = ParseByteSize(text);
+  if (!bytes.ok() || *bytes < kExtentBytesMin || *bytes > kExtentBytesMax ||
+      (*bytes & (*bytes - 1)) != 0) {
+    return false;
+  }
+  config.extent_bytes = *bytes;
+  return true;
+}
+
+bool ParseInFlightBytes(absl::string_view text, Config& config) {
+  const absl::StatusOr<uint64_t> bytes = ParseByteSize(text);
+  if (!bytes.ok() || *bytes < kInFlightBytesMin || *bytes > kInFlightBytesMax) return false;
+  config.in_flight_bytes_max = *bytes;
+  return true;
+}
+
+template <uint32_t Config::*field, uint32_t max>
+bool ParseCount(absl::string_view text, Config& config) {
+  uint32_t count = 0;
+  if (text.find_first_not_of("0123456789") != absl::string_view::npos ||
+      !absl::SimpleAtoi(text, &count) || count < 1 || count > max) {
+    return false;
+  }
+  config.*field = count;
+  return true;
+}
+
+template <absl::Duration Config::*field>
+bool ParseTimeout(absl::string_view text, Config& config) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration < kTimeoutMin || duration > kTimeoutMax) {
+    return false;
+  }
+  config.*field = duration;
+  return true;
+}
+
+template <uint32_t Config::*field>
+std::string FormatCount(const Config& config) {
+  return absl::StrCat(config.*field);
+}
+
+template <absl::Duration Config::*field>
+std::string FormatTimeout(const Config& config) {
+  return absl::FormatDuration(config.*field);
+}
+
+template <std::string Config::*field>
+std::string FormatText(const Config& config) {
+  return config.*field;
+}
+
+// The table. To add a setting: a field of Config, a row here, and the page made anew.
+constexpr Setting kSettings[] = {
+    {"socket", "PATH",
+     "Unix socket of the API; the socket for descriptors is beside it, with '.descriptors' at the "
+     "end of its name",
+     "an absolute path of at most 95 bytes", ParseSocketPath, FormatText<&Config::socket_path>},
+    {"metrics-address", "HOST:PORT",
+     "Where Prometheus metrics are served; port 0 takes a free one, 'none' turns them off",
+     "host:port with a loopback address (127.0.0.1:9748, localhost:9748), or none",
+     ParseMetricsAddress, FormatText<&Config::metrics_address>},
+    {"reader", "NAME",
+     "How storage is read: 'auto' takes io_uring where the kernel and the container allow it, else "
+     "threads",
+     "auto, uring or threads", ParseReader,
+     [](const Config& config) { return std::string(ReaderChoiceName(config.reader)); }},
+    {"extent-size", "SIZE", "Unit of reading and of the account of what is resident",
+     "a power of two from 64KiB to 1GiB", ParseExtentBytes,
+     [](const Config& config) { return FormatByteSize(config.extent_bytes); }},
+    {"lanes-max", "COUNT", "Most lanes of one checkpoint, which gets one for each local rank",
+     "a number from 1 to 64", ParseCount<&Config::lanes_max, kLanesMax>,
+     FormatCount<&Config::lanes_max>},
+    {"in-flight-max", "SIZE",
+     "Most bytes that the lanes of one checkpoint read at one time; at least one extent",
+     "a size from 64KiB to 64GiB", ParseInFlightBytes,
+     [](const Config& config) { return FormatByteSize(config.in_flight_bytes_max); }},
+    {"sessions-max", "COUNT", "Most sessions at one time; a further open is refused",
+     "a number from 1 to 65536", ParseCount<&Config::sessions_max, kSessionsMax>,
+     FormatCount<&Config::sessions_max>},
+    {"agreement-timeout", "DURATION",
+     "Strict agreement: how long a group may take to become complete, where its ranks do not say",
+     "a duration from 10ms to 1h, such as 60s or 2m", ParseTimeout<&Config::agreement_timeout>,
+     FormatTimeout<&Config::agreement_timeout>},
+    {"descriptor-timeout", "DURATION",
+     "How long a session may take from its open until its last descriptor is here",
+     "a duration from 10ms to 1h, such as 30s", ParseTimeout<&Config::descriptor_timeout>,
+     FormatTimeout<&Config::descriptor_timeout>},
+    {"log-level", "LEVEL", "Least level of the lines written to standard error",
+     "trace, debug, info, warning or error", ParseLogLevel, FormatText<&Config::log_level>},
+};
+constexpr size_t kSettingCount = std::size(kSettings);
+
+size_t IndexOf(absl::string_view name) {
+  return static_cast<size_t>(
+      absl::c_find_if(kSettings, [&](const Setting& setting) { return setting.name == name; }) -
+      std::begin(kSettings));
+}
+
+std::string VariableOf(absl::string_view name) {
+  return absl::StrCat(kEnvironmentPrefix,
+                      absl::AsciiStrToUpper(absl::StrReplaceAll(name, {{"-", "_"}})));
+}
+
+// A value of a setting that some source gave.
+struct GivenValue {
+  size_t setting_index = 0;
+  std::string text;
+  std::string source;
+};
+
+// Values in rising order of precedence, and all that is wrong so far.
+struct Gathering {
+  std::vector<GivenValue> values;
+  std::vector<std::string> errors;
+  std::vector<std::string> warnings;
+};
+
+// What the command line says.
+struct CommandLine {
+  std::vector<GivenValue> values;
+  std::optional<std::string> config_file;
+  bool print_config = false;
+  // --help or --version.
+  std::optional<std::string> text;
+};
+
+void AddOptions(CLI::App& app, std::map<size_t, std::string>& flags, std::string& config_file,
+                bool& print_config) {
+  for (size_t i = 0; i < kSettingCount; ++i) {
+    const Setting& setting = kSettings[i];
+    app.add_option(absl::StrCat("--", setting.name), flags[i],
+                   absl::StrCat(setting.help, ". Allowed: ", setting.allowed, ". Default: ",
+                                setting.format(Config()), " [", VariableOf(setting.name), "]"))
+        ->type_name(std::string(setting.placeholder));
+  }
+  app.add_option(kConfigFlag, config_file,
+                 absl::StrCat("Configuration file with lines 'name = \"value\"'. Default: ",
+                              kConfigFileDefault, ", where it exists [", kConfigVariable, "]"))
+      ->type_name("FILE");
+  app.add_flag("--print-config", print_config,
+               "Print every setting in force with its source, as a configuration file, and exit");
+  app.set_version_flag("--version", absl::StrCat("forestaged ", DaemonVersion()));
+}
+
+// CLI11 reports by exceptions; they end here.
+absl::StatusOr<CommandLine> ReadCommandLine(const std::vector<std::string>& arguments) {
+  CommandLine line;
+  std::map<size_t, std::string> flags;
+  std::string config_file;
+  CLI::App app(
+      "Stages checkpoints for all ranks of this node.\n"
+      "A flag counts before its environment variable (in brackets), this before the configuration "
+      "file.",
+      "forestaged");
+  try {
+    AddOptions(app, flags, config_file, line.print_config);
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::CallForVersion& version) {
+    line.text = absl::StrCat(version.what(), "\n");
+    return line;
+  } catch (const CLI::CallForHelp&) {
+    line.text = app.help();
+    return line;
+  } catch (const CLI::Error& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("command line: ", error.what(), " (forestaged --help lists all flags)"));
+  }
+  for (size_t i = 0; i < kSettingCount; ++i) {
+    const std::string flag = absl::StrCat("--", kSettings[i].name);
+    if (app.count(flag) == 0) continue;
+    line.values.push_back({i, flags[i], absl::StrCat("flag ", flag)});
+  }
+  if (app.count(kConfigFlag) != 0) line.config_file = config_file;
+  return line;
+}
+
+std::string AllNames() {
+  return absl::StrJoin(kSettings, ", ", [](std::string* out, const Setting& setting) {
+    absl::StrAppend(out, setting.name);
+  });
+}
+
+void GatherFileItem(const CLI::ConfigItem& item, const std::string& source, Gathering& gathering) {
+  if (!item.parents.empty()) {
+    // CLI11 marks the borders of a section by items of its own.
+    if (item.name != "--") {
+      gathering.errors.push_back(absl::StrCat(source, ": section '",
+                                              absl::StrJoin(item.parents, "."),
+                                              "' is unknown; settings stand outside of sections"));
+    }
+    return;
+  }
+  const size_t index = IndexOf(item.name);
+  if (index == kSettingCount) {
+    gathering.errors.push_back(
+        absl::StrCat(source, ": setting '", item.name, "' is unknown; known are ", AllNames()));
+    return;
+  }
+  const bool again = absl::c_any_of(gathering.values, [&](const GivenValue& value) {
+    return value.setting_index == index && value.source == source;
+  });
+  if (again || item.inputs.size() != 1) {
+    gathering.errors.push_back(
+        absl::StrCat(source, ": setting '", item.name, "' has not exactly one value"));
+    return;
+  }
+  gathering.values.push_back({index, item.inputs.front(), source});
+}
+
+// Requires: `gathering` has no values yet.
+void GatherFile(const std::string& path, bool must_exist, Gathering& gathering) {
+  const std::string source = absl::StrCat("file ", path);
+  errno = 0;
+  std::ifstream input(path);
+  if (!input.is_open()) {
+    const int error_number = errno == 0 ? EIO : errno;
+    if (error_number == ENOENT && !must_exist) return;
+    gathering.errors.push_back(std::string(ErrnoStatus(error_number, source).message()));
+    return;
+  }
+  std::vector<CLI::ConfigItem> items;
+  try {
+    items = CLI::ConfigTOML().from_config(input);
+  } catch (const CLI::Error& error) {
+    gathering.errors.push_back(absl::StrCat(source, ": ", error.what()));
+    return;
+  }
+  if (input.bad()) {
+    gathering.errors.push_back(absl::StrCat(source, " cannot be read; is it a regular file?"));
+    return;
+  }
+  for (const CLI::ConfigItem& item : items) GatherFileItem(item, source, gathering);
+}
+
+void GatherEnvironment(const std::vector<std::string>& environment, Gathering& gathering) {
+  for (const std::string& entry : environment) {
+    const size_t equals = entry.find('=');
+    if (equals == std::string::npos || !absl::StartsWith(entry, kEnvironmentPrefix)) continue;
+    const std::string variable = entry.substr(0, equals);
+    if (variable == kConfigVariable) continue;
+    const auto* setting = absl::c_find_if(
+        kSettings, [&](const Setting& row) { return VariableOf(row.name) == variable; });
+    if (setting == std::end(kSettings)) {
+      // Not an error: Kubernetes gives every container variables named after its services.
+      gathering.warnings.push_back(
+          absl::StrCat("environment variable ", variable, " is no setting and is ignored"));
+      continue;
+    }
+    gathering.values.push_back({static_cast<size_t>(setting - std::begin(kSettings)),
+                                entry.substr(equals + 1), absl::StrCat("environment ", variable)});
+  }
+}
+
+std::optional<std::string> FindVariable(const std::vector<std::string>& environment,
+                                        absl::string_view name) {
+  const std::string prefix = absl::StrCat(name, "=");
+  for (const std::string& entry : environment) {
+    if (absl::StartsWith(entry, prefix)) return entry.substr(prefix.size());
+  }
+  return std::nullopt;
+}
+
+Gathering GatherValues(const StartInputs& inputs, CommandLine line) {
+  Gathering gathering;
+  std::optional<std::string> config_file = std::move(line.config_file);
+  if (!config_file.has_value()) config_file = FindVariable(inputs.environment, kConfigVariable);
+  GatherFile(config_file.value_or(inputs.config_file_default), config_file.has_value(), gathering);
+  GatherEnvironment(inputs.environment, gathering);
+  absl::c_move(line.values, std::back_inserter(gathering.values));
+  return gathering;
+}
+
+void ApplyValues(Gathering& gathering, StartRequest& request) {
+  request.settings.resize(kSettingCount);
+  for (size_t i = 0; i < kSettingCount; ++i) {
+    request.settings[i].name = std::string(kSettings[i].name);
+    request.settings[i].source = "default";
+  }
+  for (const GivenValue& value : gathering.values) {
+    const Setting& setting = kSettings[value.setting_index];
+    if (!setting.parse(value.text, request.config)) {
+      gathering.errors.push_back(absl::StrCat(setting.name, " (", value.source, ") is '",
+                                              value.text, "'; allowed: ", setting.allowed));
+      continue;
+    }
+    request.settings[value.setting_index].source = value.source;
+  }
+  for (size_t i = 0; i < kSettingCount; ++i) {
+    request.settings[i].value = kSettings[i].format(request.config);
+  }
+}
+
+// Settings that are each allowed, but not together.
+void CheckTogether(const StartRequest& request, std::vector<std::string>& errors) {
+  if (request.config.in_flight_bytes_max >= request.config.extent_bytes) return;
+  const EffectiveSetting& in_flight = request.settings[IndexOf("in-flight-max")];
+  const EffectiveSetting& extent = request.settings[IndexOf("extent-size")];
+  errors.push_back(absl::StrCat(in_flight.name, " (", in_flight.source, ") is '", in_flight.value,
+                                "'; allowed: at least ", extent.name, ", which is ", extent.value,
+                                " (", extent.source, ")"));
+}
+
+std::string SettingsAsConfigFile(const std::vector<EffectiveSetting>& settings) {
+  std::string text;
+  for (const EffectiveSetting& setting : settings) {
+    absl::StrAppend(&text, setting.name, " = \"", setting.value, "\"  # ", setting.source, "\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::string_view ReaderChoiceName(ReaderChoice choice) {
+  switch (choice) {
+    case ReaderChoice::kAuto:
+      return "auto";
+    case ReaderChoice::kUring:
+      return "uring";
+    case ReaderChoice::kThreads:
+      return "threads";
+  }
+  CHECK(false);
+}
+
+absl::string_view DaemonVersion() { return FORESTAGE_VERSION; }
+
+absl::StatusOr<StartRequest> ReadStartRequest(const StartInputs& inputs) {
+  ASSIGN_OR_RETURN(CommandLine line, ReadCommandLine(inputs.arguments));
+  StartRequest request;
+  if (line.text.has_value()) {
+    request.text = std::move(line.text);
+    return request;
+  }
+  const bool print_config = line.print_config;
+  Gathering gathering = GatherValues(inputs, std::move(line));
+  ApplyValues(gathering, request);
+  if (gathering.errors.empty()) CheckTogether(request, gathering.errors);
+  if (!gathering.errors.empty()) {
+    return absl::InvalidArgumentError(absl::StrJoin(gathering.errors, "\n"));
+  }
+  request.warnings = std::move(gathering.warnings);
+  if (print_config) request.text = SettingsAsConfigFile(request.settings);
+  return request;
+}
+
+std::string SettingsAsMarkdown() {
+  std::string text =
+      "| setting | environment variable | default | allowed | what it does |\n"
+      "|---|---|---|---|---|\n";
+  const Config defaults;
+  for (const Setting& setting : kSettings) {
+    absl::StrAppend(&text, "| `", setting.name, "` | `", VariableOf(setting.name), "` | `",
+                    setting.format(defaults), "` | ", setting.allowed, " | ", setting.help, " |\n");
+  }
+  return text;
+}
+
+}  // namespace forestage

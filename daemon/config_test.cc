@@ -1,0 +1,281 @@
+#include "daemon/config.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/algorithm/container.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+#include "common/generated_section.h"
+#include "common/status_matchers.h"
+
+namespace forestage {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// A directory of its own, with a configuration file in it where the test writes one.
+class ConfigTest : public ::testing::Test {
+ protected:
+  ConfigTest() {
+    std::string pattern = ::testing::TempDir() + "/forestage_config_XXXXXX";
+    EXPECT_NE(mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+  }
+  ~ConfigTest() override { std::filesystem::remove_all(directory_); }
+
+  std::string file() const { return directory_ + "/forestaged.toml"; }
+  void WriteFile(const std::string& text) const { std::ofstream(file()) << text; }
+
+  absl::StatusOr<StartRequest> Read(std::vector<std::string> arguments,
+                                    std::vector<std::string> environment = {}) const {
+    return ReadStartRequest({.arguments = std::move(arguments),
+                             .environment = std::move(environment),
+                             .config_file_default = file()});
+  }
+
+  static EffectiveSetting Find(const StartRequest& request, const std::string& name) {
+    const auto found = absl::c_find_if(
+        request.settings, [&](const EffectiveSetting& setting) { return setting.name == name; });
+    return found == request.settings.end() ? EffectiveSetting{} : *found;
+  }
+
+ private:
+  std::string directory_;
+};
+
+TEST_F(ConfigTest, WithoutAnythingGivesTheDefaults) {
+  ASSERT_OK_AND_ASSIGN(const StartRequest request, Read({}));
+  const Config defaults;
+  EXPECT_EQ(request.config.socket_path, defaults.socket_path);
+  EXPECT_EQ(request.config.extent_bytes, defaults.extent_bytes);
+  EXPECT_EQ(request.config.in_flight_bytes_max, defaults.in_flight_bytes_max);
+  EXPECT_EQ(request.config.agreement_timeout, defaults.agreement_timeout);
+  EXPECT_FALSE(request.text.has_value());
+  EXPECT_THAT(request.warnings, IsEmpty());
+  EXPECT_THAT(request.settings, Not(IsEmpty()));
+  for (const EffectiveSetting& setting : request.settings) {
+    EXPECT_EQ(setting.source, "default") << setting.name;
+  }
+}
+
+TEST_F(ConfigTest, ReadsEverySettingFromAFlag) {
+  ASSERT_OK_AND_ASSIGN(
+      const StartRequest request,
+      Read({"--socket", "/tmp/f.sock", "--metrics-address=none", "--reader=threads",
+            "--extent-size=64KiB", "--lanes-max", "3", "--in-flight-max", "1GiB", "--sessions-max",
+            "7", "--agreement-timeout", "2m", "--descriptor-timeout=500ms", "--log-level=debug"}));
+  EXPECT_EQ(request.config.socket_path, "/tmp/f.sock");
+  EXPECT_EQ(request.config.metrics_address, "none");
+  EXPECT_EQ(request.config.reader, ReaderChoice::kThreads);
+  EXPECT_EQ(request.config.extent_bytes, 65536u);
+  EXPECT_EQ(request.config.lanes_max, 3u);
+  EXPECT_EQ(request.config.in_flight_bytes_max, 1073741824u);
+  EXPECT_EQ(request.config.sessions_max, 7u);
+  EXPECT_EQ(request.config.agreement_timeout, absl::Minutes(2));
+  EXPECT_EQ(request.config.descriptor_timeout, absl::Milliseconds(500));
+  EXPECT_EQ(request.config.log_level, "debug");
+  for (const EffectiveSetting& setting : request.settings) {
+    EXPECT_EQ(setting.source, absl::StrCat("flag --", setting.name));
+  }
+}
+
+TEST_F(ConfigTest, FlagCountsBeforeEnvironmentBeforeFileBeforeDefault) {
+  WriteFile(
+      "# a comment\n"
+      "lanes-max = 2\n"
+      "sessions-max = 20\n"
+      "extent-size = \"1MiB\"  # and one here\n");
+  ASSERT_OK_AND_ASSIGN(
+      const StartRequest request,
+      Read({"--lanes-max=4"}, {"FORESTAGED_LANES_MAX=3", "FORESTAGED_SESSIONS_MAX=30", "HOME=/x"}));
+  EXPECT_EQ(request.config.lanes_max, 4u);
+  EXPECT_EQ(request.config.sessions_max, 30u);
+  EXPECT_EQ(request.config.extent_bytes, 1048576u);
+  EXPECT_EQ(Find(request, "lanes-max").source, "flag --lanes-max");
+  EXPECT_EQ(Find(request, "sessions-max").source, "environment FORESTAGED_SESSIONS_MAX");
+  EXPECT_EQ(Find(request, "extent-size").source, absl::StrCat("file ", file()));
+  EXPECT_EQ(Find(request, "reader").source, "default");
+}
+
+TEST_F(ConfigTest, WrongValueNamesSettingSourceAndWhatIsAllowed) {
+  EXPECT_THAT(Read({"--extent-size=3MiB"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("extent-size (flag --extent-size) is '3MiB'"),
+                             HasSubstr("a power of two from 64KiB to 1GiB"))));
+  EXPECT_THAT(Read({}, {"FORESTAGED_READER=mmap"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("reader (environment FORESTAGED_READER) is 'mmap'"),
+                             HasSubstr("auto, uring or threads"))));
+  WriteFile("log-level = \"loud\"\n");
+  EXPECT_THAT(Read({}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                 AllOf(HasSubstr("log-level (file "), HasSubstr("'loud'"))));
+}
+
+TEST_F(ConfigTest, RefusesWhatIsOutsideOfEachSettingsBounds) {
+  for (const char* argument : {
+           "--socket=run/f.sock",
+           "--socket=/run/",
+           "--socket=true",
+
+           "--metrics-address=0.0.0.0:9748",
+           "--metrics-address=9748",
+           "--metrics-address=off",
+
+           "--reader=Auto",
+           "--extent-size=32KiB",
+           "--extent-size=2GiB",
+           "--extent-size=0",
+           "--extent-size=8M",
+           "--extent-size=-8MiB",
+           "--lanes-max=0",
+           "--lanes-max=65",
+           "--lanes-max=-1",
+           "--lanes-max=1.5",
+           "--lanes-max=4294967297",
+           "--in-flight-max=1KiB",
+           "--in-flight-max=65GiB",
+           "--sessions-max=0",
+           "--sessions-max=65537",
+           "--sessions-max= 5",
+           "--agreement-timeout=60",
+           "--agreement-timeout=0s",
+           "--agreement-timeout=-5s",
+           "--agreement-timeout=inf",
+           "--agreement-timeout=61m",
+           "--descriptor-timeout=1ms",
+           "--log-level=verbose",
+           "--log-level=INFO",
+       }) {
+    EXPECT_THAT(Read({argument}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("allowed")))
+        << argument;
+  }
+  EXPECT_THAT(Read({"--reader="}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--reader")));
+  EXPECT_THAT(Read({}, {"FORESTAGED_SOCKET="}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("FORESTAGED_SOCKET")));
+  EXPECT_OK(Read({absl::StrCat("--socket=/", std::string(94, 's'))}));
+  EXPECT_FALSE(Read({absl::StrCat("--socket=/", std::string(95, 's'))}).ok());
+}
+
+TEST_F(ConfigTest, NamesAllWrongSettingsAtOnceAlsoOverriddenOnes) {
+  WriteFile("extent-size = 5\n");
+  EXPECT_THAT(Read({"--extent-size=1MiB", "--lanes-max=0"}, {"FORESTAGED_SESSIONS_MAX=x"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("extent-size (file "), HasSubstr("lanes-max (flag "),
+                             HasSubstr("sessions-max (environment "))));
+}
+
+TEST_F(ConfigTest, ChecksSettingsTogether) {
+  EXPECT_THAT(Read({"--extent-size=256MiB"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("in-flight-max (default) is '128MiB'"),
+                             HasSubstr("extent-size, which is 256MiB (flag --extent-size)"))));
+  EXPECT_OK(Read({"--extent-size=256MiB", "--in-flight-max=256MiB"}));
+}
+
+TEST_F(ConfigTest, UnknownFlagsAndKeysAreErrors) {
+  EXPECT_THAT(Read({"--extend-size=8MiB"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--extend-size")));
+  EXPECT_THAT(Read({"positional"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("positional")));
+  EXPECT_THAT(Read({"--lanes-max=1", "--lanes-max=2"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("lanes-max")));
+  WriteFile("extend-size = \"8MiB\"\n");
+  EXPECT_THAT(Read({}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                 AllOf(HasSubstr("'extend-size' is unknown"), HasSubstr(file()),
+                                       HasSubstr("extent-size"))));
+}
+
+TEST_F(ConfigTest, FileKeysOutsideTheFormatAreErrors) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"[daemon]\nlanes-max = 2\n", "section 'daemon'"},
+      {"daemon.lanes-max = 2\n", "section 'daemon'"},
+      {"lanes-max = 2\nlanes-max = 3\n", "not exactly one value"},
+      {"lanes-max = 2\nsessions-max = 3\nlanes-max = 3\n", "not exactly one value"},
+      {"lanes-max = [2, 3]\n", "not exactly one value"},
+      {"lanes-max\n", "is 'true'"},
+      {"lanes-max =\n", "lanes-max"},
+      {"config = \"/x\"\n", "'config' is unknown"},
+  };
+  for (const auto& [text, why] : cases) {
+    WriteFile(text);
+    EXPECT_THAT(Read({}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why))) << text;
+  }
+}
+
+TEST_F(ConfigTest, TakesTheNamedFileInsteadOfTheDefaultOne) {
+  const std::string other = file() + ".other";
+  std::ofstream(other) << "lanes-max = 5\n";
+  WriteFile("lanes-max = 2\n");
+  EXPECT_EQ(Read({"--config", other}).value().config.lanes_max, 5u);
+  EXPECT_EQ(Read({}, {"FORESTAGED_CONFIG=" + other}).value().config.lanes_max, 5u);
+  EXPECT_EQ(Read({"--config", file()}, {"FORESTAGED_CONFIG=" + other}).value().config.lanes_max,
+            2u);
+}
+
+TEST_F(ConfigTest, ANamedFileThatCannotBeReadIsAnError) {
+  EXPECT_THAT(Read({"--config", file()}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                   AllOf(HasSubstr(file()), HasSubstr("ENOENT"))));
+  EXPECT_THAT(Read({"--config", std::filesystem::path(file()).parent_path().string()}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot be read")));
+}
+
+TEST_F(ConfigTest, WarnsOfVariablesThatLookLikeSettings) {
+  ASSERT_OK_AND_ASSIGN(const StartRequest request,
+                       Read({}, {"FORESTAGED_LANES=3", "FORESTAGE_SOCKET=/x",
+                                 "FORESTAGED_CONFIG=" + std::string("/dev/null")}));
+  EXPECT_THAT(request.warnings, ElementsAre(HasSubstr("FORESTAGED_LANES ")));
+}
+
+TEST_F(ConfigTest, HelpNamesEverySettingWithDefaultAndVariable) {
+  ASSERT_OK_AND_ASSIGN(const StartRequest request, Read({}));
+  ASSERT_OK_AND_ASSIGN(const StartRequest help, Read({"--help"}));
+  ASSERT_TRUE(help.text.has_value());
+  EXPECT_THAT(*help.text, AllOf(HasSubstr("--config FILE"), HasSubstr("--print-config"),
+                                HasSubstr("--version"), HasSubstr("FORESTAGED_EXTENT_SIZE")));
+  for (const EffectiveSetting& setting : request.settings) {
+    EXPECT_THAT(*help.text, AllOf(HasSubstr(absl::StrCat("--", setting.name, " ")),
+                                  HasSubstr(absl::StrCat("Default: ", setting.value))));
+  }
+}
+
+TEST_F(ConfigTest, VersionIsThatOfTheBuild) {
+  EXPECT_EQ(Read({"--version"}).value().text, absl::StrCat("forestaged ", DaemonVersion(), "\n"));
+}
+
+TEST_F(ConfigTest, PrintedConfigurationReadsBackTheSame) {
+  ASSERT_OK_AND_ASSIGN(const StartRequest first,
+                       Read({"--print-config", "--extent-size=64KiB", "--agreement-timeout=90s"},
+                            {"FORESTAGED_READER=uring"}));
+  ASSERT_TRUE(first.text.has_value());
+  EXPECT_THAT(*first.text, AllOf(HasSubstr("extent-size = \"64KiB\"  # flag --extent-size\n"),
+                                 HasSubstr("reader = \"uring\"  # environment FORESTAGED_READER\n"),
+                                 HasSubstr("lanes-max = \"8\"  # default\n")));
+  WriteFile(*first.text);
+  ASSERT_OK_AND_ASSIGN(const StartRequest second, Read({}));
+  ASSERT_EQ(second.settings.size(), first.settings.size());
+  for (size_t i = 0; i < first.settings.size(); ++i) {
+    EXPECT_EQ(second.settings[i].value, first.settings[i].value) << first.settings[i].name;
+    EXPECT_EQ(second.settings[i].source, absl::StrCat("file ", file()));
+  }
+}
+
+TEST_F(ConfigTest, WrongSettingsAreToldBeforePrintConfigPrints) {
+  EXPECT_FALSE(Read({"--print-config", "--lanes-max=0"}).ok());
+}
+
+TEST(ConfigPageTest, ListsEverySettingAsTheCodeHasIt) {
+  ExpectGeneratedSection(CONFIGURATION_PAGE, SettingsAsMarkdown());
+}
+
+}  // namespace
+}  // namespace forestage

@@ -1,0 +1,285 @@
+#include "daemon/delivery/descriptor_exchange.h"
+
+#include <array>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "spdlog/spdlog.h"
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include "common/errno_status.h"
+#include "common/status_macros.h"
+#include "daemon/delivery/descriptor_request.h"
+
+namespace forestage {
+namespace {
+
+constexpr uint64_t kListenerKey = 0;
+constexpr uint64_t kWakeKey = 1;
+constexpr uint64_t kFirstConnectionKey = 2;
+// How often idle connections are looked for.
+constexpr int kSweepMilliseconds = 1000;
+// Connections taken in one turn, so that a flood of them does not starve the others.
+constexpr int kAcceptsPerTurn = 16;
+
+}  // namespace
+
+struct DescriptorExchange::Connection {
+  uint64_t key = 0;
+  UniqueFd socket;
+  PeerIdentity peer;
+  absl::Time last_heard;
+  // A delivery is asked for and not answered yet.
+  bool waiting = false;
+  bool closing = false;
+};
+
+// Deliveries on their way from the threads that finish them to the exchange's. Outlives the
+// exchange as long as a session may still answer.
+class DescriptorExchange::Answers {
+ public:
+  struct Answer {
+    uint64_t key = 0;
+    absl::StatusOr<DeliveredDescriptors> delivered;
+  };
+  explicit Answers(UniqueFd wake) : wake_(std::move(wake)) {}
+
+  int wake_fd() const { return wake_.get(); }
+  void Wake() {
+    const uint64_t one = 1;
+    (void)!write(wake_.get(), &one, sizeof(one));
+  }
+  void Add(uint64_t key, absl::StatusOr<DeliveredDescriptors> delivered)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    {
+      absl::MutexLock lock(&mutex_);
+      answers_.push_back({key, std::move(delivered)});
+    }
+    Wake();
+  }
+  std::vector<Answer> Take() ABSL_LOCKS_EXCLUDED(mutex_) {
+    uint64_t value = 0;
+    (void)!read(wake_.get(), &value, sizeof(value));
+    absl::MutexLock lock(&mutex_);
+    return std::exchange(answers_, {});
+  }
+
+ private:
+  const UniqueFd wake_;
+  absl::Mutex mutex_;
+  std::vector<Answer> answers_ ABSL_GUARDED_BY(mutex_);
+};
+
+DescriptorExchange::DescriptorExchange(const Options& options,
+                                       std::unique_ptr<UnixListener> listener,
+                                       DeliveryDirectory& directory, UniqueFd epoll,
+                                       std::shared_ptr<Answers> answers)
+    : options_(options),
+      directory_(directory),
+      epoll_(std::move(epoll)),
+      answers_(std::move(answers)),
+      listener_(std::move(listener)),
+      next_key_(kFirstConnectionKey) {}
+
+absl::StatusOr<std::unique_ptr<DescriptorExchange>> DescriptorExchange::Create(
+    const Options& options, std::unique_ptr<UnixListener> listener, DeliveryDirectory& directory) {
+  UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.valid()) return ErrnoStatus(errno, "epoll_create1");
+  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.valid()) return ErrnoStatus(errno, "eventfd");
+  std::unique_ptr<DescriptorExchange> exchange(
+      new DescriptorExchange(options, std::move(listener), directory, std::move(epoll),
+                             std::make_shared<Answers>(std::move(wake))));
+  RETURN_IF_ERROR(exchange->Watch(exchange->listener_->fd(), kListenerKey));
+  RETURN_IF_ERROR(exchange->Watch(exchange->answers_->wake_fd(), kWakeKey));
+  return exchange;
+}
+
+DescriptorExchange::~DescriptorExchange() { Stop(); }
+
+void DescriptorExchange::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void DescriptorExchange::StopAccepting() {
+  accepting_ = false;
+  if (thread_.joinable()) {
+    answers_->Wake();
+  } else {
+    listener_->Close();
+  }
+}
+
+void DescriptorExchange::Stop() {
+  stopping_ = true;
+  answers_->Wake();
+  if (thread_.joinable()) thread_.join();
+  connections_.clear();
+  listener_->Close();
+}
+
+absl::Status DescriptorExchange::Watch(int fd, uint64_t key) {
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u64 = key;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    return ErrnoStatus(errno, "epoll_ctl");
+  }
+  return absl::OkStatus();
+}
+
+void DescriptorExchange::Run() {
+  while (!stopping_) {
+    std::array<epoll_event, 64> events;
+    const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                 connections_.empty() ? -1 : kSweepMilliseconds);
+    for (int i = 0; i < count; ++i) {
+      const uint64_t key = events[static_cast<size_t>(i)].data.u64;
+      if (key == kListenerKey) {
+        Accept();
+      } else if (key == kWakeKey) {
+        SendAnswers();
+      } else {
+        OnReadable(key);
+      }
+    }
+    if (!accepting_ && listener_->fd() >= 0) listener_->Close();
+    CloseIdle();
+  }
+}
+
+void DescriptorExchange::Accept() {
+  for (int i = 0; i < kAcceptsPerTurn && listener_->fd() >= 0; ++i) {
+    absl::StatusOr<UnixListener::Connection> accepted = listener_->Accept();
+    if (absl::IsNotFound(accepted.status())) return;
+    if (!accepted.ok()) continue;
+    auto connection = std::make_unique<Connection>();
+    connection->key = next_key_++;
+    connection->socket = std::move(accepted->socket);
+    connection->peer = std::move(accepted->peer);
+    connection->last_heard = absl::Now();
+    if (connections_.size() >= options_.connections_max) {
+      Reply(*connection,
+            absl::ResourceExhaustedError("the descriptor socket has no place for a connection"), 0,
+            nullptr);
+      continue;
+    }
+    if (!Watch(connection->socket.get(), connection->key).ok()) continue;
+    connections_[connection->key] = std::move(connection);
+  }
+}
+
+void DescriptorExchange::OnReadable(uint64_t key) {
+  const auto found = connections_.find(key);
+  if (found == connections_.end()) return;
+  Connection& connection = *found->second;
+  absl::StatusOr<DescriptorMessage> message = ReceiveDescriptorMessage(
+      connection.socket.get(), kDescriptorMessageBytesMax, absl::InfinitePast());
+  if (absl::IsDeadlineExceeded(message.status())) return;
+  if (message.ok()) {
+    connection.last_heard = absl::Now();
+    Handle(connection, std::move(*message));
+  } else {
+    connection.closing = true;
+  }
+  if (connection.closing) connections_.erase(found);
+}
+
+void DescriptorExchange::Handle(Connection& connection, DescriptorMessage message) {
+  if (connection.waiting) {
+    // One request, one reply: whoever does not wait for it is no client of ours.
+    connection.closing = true;
+    return;
+  }
+  if (message.bytes_truncated) {
+    Reply(connection, absl::InvalidArgumentError("the message is too long"), 0, nullptr);
+    return;
+  }
+  const absl::StatusOr<DescriptorRequest> request = ParseDescriptorRequest(message.bytes);
+  if (!request.ok()) return Reply(connection, request.status(), 0, nullptr);
+  const absl::StatusOr<uint64_t> session = directory_.FindByToken(request->token, connection.peer);
+  if (!session.ok()) return Reply(connection, session.status(), 0, nullptr);
+
+  if (request->kind == DescriptorRequestKind::kDelivery) {
+    connection.waiting = true;
+    directory_.WhenReady(*session, [answers = answers_, key = connection.key](
+                                       absl::StatusOr<DeliveredDescriptors> delivered) {
+      answers->Add(key, std::move(delivered));
+    });
+    return;
+  }
+  const size_t arrived = message.descriptors.size();
+  if (message.descriptors_truncated ? arrived > request->descriptor_count
+                                    : arrived != request->descriptor_count) {
+    return Reply(connection,
+                 absl::InvalidArgumentError(absl::StrCat("a batch of ", request->descriptor_count,
+                                                         " came with ", arrived, " descriptors")),
+                 0, nullptr);
+  }
+  if (arrived == 0) {
+    return Reply(connection,
+                 absl::ResourceExhaustedError(
+                     "the daemon can take no descriptor (RLIMIT_NOFILE); raise LimitNOFILE"),
+                 0, nullptr);
+  }
+  TakeShards(connection, *session, request->first_shard_index, std::move(message));
+}
+
+void DescriptorExchange::TakeShards(Connection& connection, uint64_t session, uint32_t first_index,
+                                    DescriptorMessage message) {
+  const absl::StatusOr<uint32_t> accepted =
+      directory_.AddShards(session, first_index, std::move(message.descriptors));
+  Reply(connection, accepted.status(), accepted.ok() ? *accepted : 0, nullptr);
+}
+
+void DescriptorExchange::SendAnswers() {
+  for (Answers::Answer& answer : answers_->Take()) {
+    const auto found = connections_.find(answer.key);
+    if (found == connections_.end()) continue;
+    Connection& connection = *found->second;
+    connection.waiting = false;
+    connection.last_heard = absl::Now();
+    Reply(connection, answer.delivered.status(), 0,
+          answer.delivered.ok() ? &*answer.delivered : nullptr);
+    if (connection.closing) connections_.erase(found);
+  }
+}
+
+void DescriptorExchange::Reply(Connection& connection, const absl::Status& status,
+                               uint32_t accepted_count, const DeliveredDescriptors* delivered) {
+  const DescriptorReply reply = MakeDescriptorReply(status, accepted_count);
+  std::vector<int> descriptors;
+  if (delivered != nullptr) {
+    descriptors = {delivered->catalog.get(), delivered->board.get()};
+  }
+  const absl::Status sent = SendDescriptorMessage(
+      connection.socket.get(),
+      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&reply), sizeof(reply)), descriptors,
+      absl::InfinitePast());
+  if (!status.ok()) {
+    spdlog::debug("descriptor exchange refused pid={} status=\"{}\"", connection.peer.pid,
+                  status.ToString());
+  }
+  // A client that does not read its replies fills the socket: the send would block.
+  connection.closing = !sent.ok() || !status.ok();
+}
+
+void DescriptorExchange::CloseIdle() {
+  const absl::Time oldest = absl::Now() - options_.idle_timeout;
+  for (auto entry = connections_.begin(); entry != connections_.end();) {
+    const Connection& connection = *entry->second;
+    if (!connection.waiting && connection.last_heard < oldest) {
+      entry = connections_.erase(entry);
+    } else {
+      ++entry;
+    }
+  }
+}
+
+}  // namespace forestage

@@ -1,0 +1,82 @@
+// The descriptor socket: takes shards' descriptors from ranks and gives them those of the catalog
+// and the board. One thread with one epoll set serves every connection and never blocks. The
+// protocol is common/descriptor_protocol.h and docs/descriptor_protocol.md.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "common/descriptor_passing.h"
+#include "common/unique_fd.h"
+#include "daemon/delivery/delivery_directory.h"
+#include "daemon/delivery/unix_listener.h"
+#include "daemon/limits.h"
+
+namespace forestage {
+
+// A connection after an error reply is closed; so is one that says nothing for the idle timeout,
+// unless it waits for our answer.
+class DescriptorExchange {
+ public:
+  struct Options {
+    size_t connections_max = kConnectionsMax;
+    absl::Duration idle_timeout = kDescriptorIdleTimeout;
+  };
+  // `listener` is of type SOCK_SEQPACKET. `directory` must outlive this object. Nothing is accepted
+  // before Start().
+  static absl::StatusOr<std::unique_ptr<DescriptorExchange>> Create(
+      const Options& options, std::unique_ptr<UnixListener> listener, DeliveryDirectory& directory);
+  // Stops.
+  ~DescriptorExchange();
+  DescriptorExchange(const DescriptorExchange&) = delete;
+  DescriptorExchange& operator=(const DescriptorExchange&) = delete;
+
+  void Start();
+  // Takes no new connections and removes the socket; open ones go on. Idempotent.
+  void StopAccepting();
+  // Closes every connection and ends the thread. Idempotent.
+  void Stop();
+
+ private:
+  struct Connection;
+  class Answers;
+
+  DescriptorExchange(const Options& options, std::unique_ptr<UnixListener> listener,
+                     DeliveryDirectory& directory, UniqueFd epoll,
+                     std::shared_ptr<Answers> answers);
+  absl::Status Watch(int fd, uint64_t key);
+  void Run();
+  void Accept();
+  void OnReadable(uint64_t key);
+  void Handle(Connection& connection, DescriptorMessage message);
+  void TakeShards(Connection& connection, uint64_t session, uint32_t first_index,
+                  DescriptorMessage message);
+  void SendAnswers();
+  void Reply(Connection& connection, const absl::Status& status, uint32_t accepted_count,
+             const DeliveredDescriptors* delivered);
+  void CloseIdle();
+
+  // Constant after construction.
+  const Options options_;
+  DeliveryDirectory& directory_;
+  const UniqueFd epoll_;
+  const std::shared_ptr<Answers> answers_;
+
+  // Exchange thread only, while it runs.
+  const std::unique_ptr<UnixListener> listener_;
+  std::map<uint64_t, std::unique_ptr<Connection>> connections_;
+  uint64_t next_key_;
+
+  std::atomic<bool> accepting_ = true;
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace forestage

@@ -1,0 +1,84 @@
+// Bounds of the daemon that are not settings. One block a part.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+#include "common/units.h"
+
+namespace forestage {
+
+// Staging.
+
+// Largest piece of one read-ahead advice, whatever the mount would take: pieces are also the unit
+// in which a read is cancelled.
+inline constexpr uint64_t kAdviceBytesCap = 8 * kMiB;
+// Where the mount does not say: the kernel's own default read-ahead.
+inline constexpr uint64_t kAdviceBytesDefault = 128 * kKiB;
+// Requests that one reader takes at a time.
+inline constexpr size_t kReaderRequestsMax = 64;
+// Pieces that one io_uring reader has at the kernel, and kernel worker threads that serve them: a
+// piece that waits for its device may hold one.
+inline constexpr size_t kUringPiecesMax = 64;
+// Threads of one thread-pool reader.
+inline constexpr size_t kReaderThreads = 8;
+// Buffer for bytes that are read only so that they are in the page cache. An io_uring reader has
+// one, a thread-pool reader one a thread.
+inline constexpr size_t kScratchBytes = 256 * kKiB;
+// Rounds of "look for holes, read them" before the pages are populated through the mapping.
+inline constexpr int kFillRoundsMax = 3;
+// Shards opened and headers read at a time for one checkpoint.
+inline constexpr size_t kHeaderReadersMax = 8;
+// Errors of reads kept for one checkpoint.
+inline constexpr size_t kReadErrorsKept = 32;
+// How long the end of a checkpoint waits for lanes whose device does not answer before it leaves
+// them behind.
+inline constexpr absl::Duration kLaneStopTimeout = absl::Seconds(2);
+
+// Sessions, groups and the two sockets.
+
+// Longest group name and launch nonce, in bytes.
+inline constexpr size_t kGroupNameBytesMax = 256;
+// Longest path label, in bytes (PATH_MAX).
+inline constexpr size_t kPathLabelBytesMax = 4096;
+// Longest text by which a client describes itself, in bytes.
+inline constexpr size_t kClientTextBytesMax = 1024;
+// Most local ranks of a group.
+inline constexpr uint32_t kLocalSizeMax = 256;
+// Most shards of a checkpoint.
+inline constexpr size_t kShardsPerSessionMax = 16 * 1024;
+// Longest shard name, in bytes (NAME_MAX).
+inline constexpr size_t kShardNameBytesMax = 255;
+// Longest time that a group may take to become complete under strict agreement.
+inline constexpr absl::Duration kAgreementTimeoutMax = absl::Hours(1);
+// Most items of one message of a demand, and of all demands of one session together.
+inline constexpr size_t kDemandItemsPerMessageMax = 100'000;
+inline constexpr size_t kDemandItemsPerSessionMax = 4'000'000;
+// Most extents of one urgent message; a client waits for few at a time.
+inline constexpr size_t kUrgentExtentsPerMessageMax = 65'536;
+// Largest gRPC message that is taken, in bytes: an open request with kShardsPerSessionMax shards
+// and a demand of kDemandItemsPerMessageMax items both fit.
+inline constexpr int kGrpcReceiveBytesMax = 16 * 1024 * 1024;
+// How often a session is told of progress while staging is not complete.
+inline constexpr absl::Duration kProgressPeriod = absl::Milliseconds(500);
+// Threads that open shards and read headers for sessions, and that take down checkpoints nobody
+// holds any more. Both block on storage.
+inline constexpr size_t kPreparationThreadsMax = 8;
+inline constexpr size_t kReleaseThreadsMax = 8;
+// Open connections on each of the two sockets.
+inline constexpr size_t kConnectionsMax = 1024;
+// A connection of the descriptor socket that says nothing for so long is closed.
+inline constexpr absl::Duration kDescriptorIdleTimeout = absl::Seconds(60);
+// Page size of ListTensors.
+inline constexpr uint32_t kListTensorsPageSizeMax = 10'000;
+// Names in one page of ListTensors, in bytes; a page that would have more is shorter. Clients take
+// messages of 4 MiB by default.
+inline constexpr size_t kListTensorsNameBytesMax = 1024 * 1024;
+// A line about refused connections is logged at most once in this time.
+inline constexpr absl::Duration kRefusalLogPeriod = absl::Seconds(5);
+// How long a drain may take from the first SIGTERM to the end of the process.
+inline constexpr absl::Duration kDrainTimeout = absl::Seconds(8);
+
+}  // namespace forestage

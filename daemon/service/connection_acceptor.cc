@@ -1,0 +1,63 @@
+#include "daemon/service/connection_acceptor.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "spdlog/spdlog.h"
+#include <sys/eventfd.h>
+
+#include "common/errno_status.h"
+
+namespace forestage {
+
+ConnectionAcceptor::ConnectionAcceptor(std::unique_ptr<UnixListener> listener, PeerTable& peers,
+                                       Handover handover, UniqueFd wake)
+    : listener_(std::move(listener)),
+      peers_(peers),
+      handover_(std::move(handover)),
+      wake_(std::move(wake)) {}
+
+absl::StatusOr<std::unique_ptr<ConnectionAcceptor>> ConnectionAcceptor::Create(
+    std::unique_ptr<UnixListener> listener, PeerTable& peers, Handover handover) {
+  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.valid()) return ErrnoStatus(errno, "eventfd");
+  return std::unique_ptr<ConnectionAcceptor>(
+      new ConnectionAcceptor(std::move(listener), peers, std::move(handover), std::move(wake)));
+}
+
+ConnectionAcceptor::~ConnectionAcceptor() { Stop(); }
+
+void ConnectionAcceptor::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void ConnectionAcceptor::Stop() {
+  stopping_ = true;
+  const uint64_t one = 1;
+  (void)!write(wake_.get(), &one, sizeof(one));
+  if (thread_.joinable()) thread_.join();
+  listener_->Close();
+}
+
+void ConnectionAcceptor::Run() {
+  while (!stopping_) {
+    pollfd entries[2] = {{.fd = listener_->fd(), .events = POLLIN, .revents = 0},
+                         {.fd = wake_.get(), .events = POLLIN, .revents = 0}};
+    if (poll(entries, 2, -1) <= 0 || (entries[0].revents & POLLIN) == 0) continue;
+    absl::StatusOr<UnixListener::Connection> accepted = listener_->Accept();
+    if (!accepted.ok()) continue;
+    // Before gRPC can see a call of it.
+    const absl::Status added = peers_.Add(accepted->socket.get(), accepted->peer);
+    if (!added.ok()) {
+      spdlog::warn("connection refused socket={} pid={} reason=\"{}\"", listener_->path(),
+                   accepted->peer.pid, std::string(added.message()));
+      continue;
+    }
+    handover_(std::move(accepted->socket));
+  }
+}
+
+}  // namespace forestage

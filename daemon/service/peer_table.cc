@@ -1,0 +1,50 @@
+#include "daemon/service/peer_table.h"
+
+#include <cerrno>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include <sys/stat.h>
+
+#include "common/errno_status.h"
+
+namespace forestage {
+
+absl::Status PeerTable::Add(int fd, const PeerIdentity& peer) {
+  struct stat attributes = {};
+  if (fstat(fd, &attributes) != 0) return ErrnoStatus(errno, "fstat of a connection");
+  absl::MutexLock lock(&mutex_);
+  DropClosed();
+  entries_.erase(fd);
+  if (entries_.size() >= connections_max_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(entries_.size(), " connections are open, the most that are allowed"));
+  }
+  entries_[fd] = {.peer = peer, .socket_inode = attributes.st_ino};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PeerIdentity> PeerTable::Find(absl::string_view grpc_peer) const {
+  int fd = -1;
+  absl::MutexLock lock(&mutex_);
+  if (absl::StartsWith(grpc_peer, "fd:") && absl::SimpleAtoi(grpc_peer.substr(3), &fd)) {
+    const auto found = entries_.find(fd);
+    if (found != entries_.end()) return found->second.peer;
+  }
+  return absl::PermissionDeniedError(
+      absl::StrCat("the peer \"", grpc_peer, "\" did not connect through the daemon's socket"));
+}
+
+void PeerTable::DropClosed() {
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    struct stat attributes = {};
+    if (fstat(entry->first, &attributes) != 0 || attributes.st_ino != entry->second.socket_inode) {
+      entry = entries_.erase(entry);
+    } else {
+      ++entry;
+    }
+  }
+}
+
+}  // namespace forestage

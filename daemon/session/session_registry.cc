@@ -1,0 +1,509 @@
+#include "daemon/session/session_registry.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+#include <sys/random.h>
+
+#include "common/check.h"
+#include "common/errno_status.h"
+#include "common/status_macros.h"
+#include "daemon/limits.h"
+
+namespace forestage {
+namespace {
+
+// How often a checkpoint that is being staged is looked at, so that its end is told soon.
+constexpr absl::Duration kProgressLookPeriod = absl::Milliseconds(100);
+
+absl::StatusOr<SessionToken> MakeToken() {
+  SessionToken token = {};
+  size_t filled = 0;
+  while (filled < token.size()) {
+    const ssize_t count = getrandom(token.data() + filled, token.size() - filled, 0);
+    if (count < 0 && errno != EINTR) return ErrnoStatus(errno, "getrandom");
+    if (count > 0) filled += static_cast<size_t>(count);
+  }
+  return token;
+}
+
+absl::StatusOr<SessionDelivery> DuplicateDelivery(const StagedCheckpoint& staged) {
+  SessionDelivery delivery;
+  delivery.catalog = UniqueFd(fcntl(staged.catalog_fd(), F_DUPFD_CLOEXEC, 0));
+  delivery.board = UniqueFd(fcntl(staged.board_fd(), F_DUPFD_CLOEXEC, 0));
+  if (!delivery.catalog.valid() || !delivery.board.valid()) {
+    return absl::ResourceExhaustedError("the daemon has no descriptor left (RLIMIT_NOFILE)");
+  }
+  return delivery;
+}
+
+}  // namespace
+
+struct SessionRegistry::Session {
+  // Constant after Open.
+  SessionId id = 0;
+  SessionToken token = {};
+  SessionTerms terms;
+  PeerIdentity peer;
+  std::shared_ptr<SessionListener> listener;
+  GroupKey group_key;
+  absl::Time opened_at;
+
+  // Descriptors that have come; given away to the preparation.
+  std::vector<UniqueFd> received;
+  uint32_t received_count = 0;
+  bool preparing = false;
+  std::vector<std::function<void(absl::StatusOr<SessionDelivery>)>> waiters;
+
+  // Null until ready.
+  std::shared_ptr<StagedCheckpoint> staged;
+  // The daemon may read ahead for it.
+  bool reading = false;
+  size_t demand_items = 0;
+  std::optional<SessionDecision> decision;
+  std::vector<bool> consumed;  // by tensor
+  uint64_t consumed_bytes = 0;
+  uint64_t major_faults = 0;
+  // Progress: complete was told, and nothing came since.
+  bool told_complete = false;
+  absl::Time next_progress = absl::InfinitePast();
+};
+
+SessionRegistry::SessionRegistry(Options options, CheckpointStore& store, ExitWatch& exit_watch,
+                                 SessionObserver* observer)
+    : options_(std::move(options)),
+      store_(store),
+      exit_watch_(exit_watch),
+      observer_(observer),
+      release_pool_(kReleaseThreadsMax),
+      preparation_pool_(kPreparationThreadsMax) {
+  CHECK(options_.now != nullptr);
+}
+
+SessionRegistry::~SessionRegistry() {
+  BeginDrain();
+  EndAll();
+}
+
+SessionRegistry::Session* SessionRegistry::Find(SessionId id) {
+  const auto found = sessions_.find(id);
+  return found == sessions_.end() ? nullptr : found->second.get();
+}
+
+Group& SessionRegistry::FindOrFound(const GroupKey& key, const GroupMember& member,
+                                    const SessionTerms& terms) {
+  std::unique_ptr<Group>& group = groups_[key];
+  if (group == nullptr) {
+    const absl::Duration timeout = terms.agreement_timeout > absl::ZeroDuration()
+                                       ? terms.agreement_timeout
+                                       : options_.agreement_timeout;
+    group = std::make_unique<Group>(member, options_.now() + timeout);
+  }
+  return *group;
+}
+
+absl::StatusOr<SessionId> SessionRegistry::Open(const SessionTerms& terms, const PeerIdentity& peer,
+                                                std::shared_ptr<SessionListener> listener) {
+  RETURN_IF_ERROR(ValidateSessionTerms(terms));
+  ASSIGN_OR_RETURN(const SessionToken token, MakeToken());
+  absl::MutexLock lock(&mutex_);
+  if (draining_) return absl::UnavailableError("the daemon is draining");
+  GroupKey key(terms.group_name, terms.launch_nonce, terms.path);
+  // A dead holder is replaced before anything else, since it may be the last of its group.
+  if (const auto group = groups_.find(key); group != groups_.end()) {
+    const std::optional<SessionId> holder = group->second->HolderOf(terms.local_rank);
+    if (holder.has_value() && ProcessExited(Find(*holder)->peer)) {
+      End(*holder, "replaced", absl::CancelledError("the process has exited"));
+    }
+  }
+  if (sessions_.size() >= options_.sessions_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the daemon has ", sessions_.size(), " sessions, its limit (sessions_max)"));
+  }
+  const SessionId id = next_id_++;
+  const GroupMember member = {.session = id,
+                              .local_rank = terms.local_rank,
+                              .local_size = terms.local_size,
+                              .policy = terms.policy,
+                              .agreement = terms.agreement,
+                              .pid = peer.pid};
+  RETURN_IF_ERROR(exit_watch_.Watch(id, peer));
+  const absl::Status joined = FindOrFound(key, member, terms).Join(member);
+  if (!joined.ok()) {
+    exit_watch_.Forget(id);
+    return joined;
+  }
+  auto session = std::make_unique<Session>();
+  session->id = id;
+  session->token = token;
+  session->terms = terms;
+  session->peer = peer;
+  session->listener = std::move(listener);
+  session->group_key = std::move(key);
+  session->opened_at = options_.now();
+  session->listener->OnOpened(token);
+  tokens_[token] = id;
+  sessions_[id] = std::move(session);
+  ReportCounts();
+  exit_watch_.Wake();
+  return id;
+}
+
+void SessionRegistry::Close(SessionId id) {
+  absl::MutexLock lock(&mutex_);
+  End(id, "closed", absl::OkStatus());
+}
+
+void SessionRegistry::OnProcessExit(SessionId id) {
+  absl::MutexLock lock(&mutex_);
+  End(id, "process_exit", absl::CancelledError("the process has exited"));
+}
+
+void SessionRegistry::Reject(SessionId id, absl::string_view why) {
+  absl::MutexLock lock(&mutex_);
+  EndInvalid(id, why);
+}
+
+absl::StatusOr<SessionId> SessionRegistry::FindByToken(const SessionToken& token,
+                                                       const PeerIdentity& peer) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = tokens_.find(token);
+  // One answer for both, so that nobody can try out tokens of others.
+  if (found == tokens_.end() || !SameProcess(Find(found->second)->peer, peer)) {
+    return absl::PermissionDeniedError(
+        "no session of this process has this token; open one on the gRPC socket first");
+  }
+  return found->second;
+}
+
+absl::StatusOr<uint32_t> SessionRegistry::AddShards(SessionId id, uint32_t first_index,
+                                                    std::vector<UniqueFd> descriptors) {
+  absl::MutexLock lock(&mutex_);
+  Session* session = Find(id);
+  if (session == nullptr) return absl::NotFoundError("the session has ended");
+  const size_t expected = session->terms.shards.size();
+  if (first_index != session->received_count || descriptors.size() > expected - first_index) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shards ", first_index, " to ", first_index + descriptors.size(),
+                     " were sent, but ", session->received_count, " of ", expected, " have come"));
+  }
+  for (UniqueFd& descriptor : descriptors) session->received.push_back(std::move(descriptor));
+  session->received_count += static_cast<uint32_t>(descriptors.size());
+  if (session->received_count == expected && !session->preparing) Prepare(*session);
+  return session->received_count;
+}
+
+void SessionRegistry::Prepare(Session& session) {
+  session.preparing = true;
+  auto shards = std::make_shared<std::vector<ReceivedShard>>();
+  for (size_t i = 0; i < session.received.size(); ++i) {
+    const ShardTerms& terms = session.terms.shards[i];
+    shards->push_back({.name = terms.name,
+                       .size_bytes = terms.size_bytes,
+                       .mtime_ns = terms.mtime_ns,
+                       .fd = std::move(session.received[i])});
+  }
+  session.received.clear();
+  const size_t lanes = std::min<size_t>(session.terms.local_size, options_.lanes_max);
+  preparation_pool_.Submit([this, id = session.id, path = session.terms.path, shards, lanes] {
+    OnPrepared(id, store_.Acquire(path, std::move(*shards), lanes));
+  });
+}
+
+void SessionRegistry::OnPrepared(SessionId id,
+                                 absl::StatusOr<std::shared_ptr<StagedCheckpoint>> result) {
+  absl::MutexLock lock(&mutex_);
+  Session* session = Find(id);
+  if (!result.ok()) {
+    End(id, "error", result.status());
+  } else if (session == nullptr) {
+    ReleaseLater(std::move(*result));
+  } else {
+    BecomeReady(*session, std::move(*result));
+  }
+}
+
+void SessionRegistry::BecomeReady(Session& session, std::shared_ptr<StagedCheckpoint> staged) {
+  session.staged = std::move(staged);
+  const StagedCheckpoint& checkpoint = *session.staged;
+  const CatalogView& catalog = checkpoint.catalog();
+  session.consumed.resize(catalog.tensor_count());
+  session.listener->OnCheckpoint({.signature = catalog.signature(),
+                                  .extent_bytes = checkpoint.extents().extent_bytes(),
+                                  .extent_count = checkpoint.extents().extent_count(),
+                                  .tensor_count = catalog.tensor_count()});
+  Group& group = *groups_.at(session.group_key);
+  group.ReportReady(session.id, catalog.signature());
+  if (group.MayReadAhead(session.id)) {
+    session.reading = true;
+    group.NoteReadingBegan();
+    if (!session.terms.demand_follows) session.staged->AddDemandForEverything(session.id);
+  }
+  for (auto& waiter : session.waiters) waiter(DuplicateDelivery(checkpoint));
+  session.waiters.clear();
+  GiveOutcomes(group);
+  exit_watch_.Wake();
+}
+
+void SessionRegistry::GiveOutcomes(Group& group) {
+  for (const Group::Outcome& outcome : group.TakeOutcomes(options_.now())) {
+    Session& session = *Find(outcome.session);
+    const SessionDecision& decision = outcome.decision;
+    if (decision.effective == SessionPolicy::kNative) StopReadingFor(session);
+    session.decision = decision;
+    spdlog::info(
+        "decision group=\"{}\" nonce=\"{}\" path=\"{}\" rank={} size={} pid={} uid={} requested={} "
+        "effective={} activated={} reason_class={} reason=\"{}\"",
+        absl::CEscape(session.terms.group_name), absl::CEscape(session.terms.launch_nonce),
+        absl::CEscape(session.terms.path), session.terms.local_rank, session.terms.local_size,
+        session.peer.pid, session.peer.uid, std::string(SessionPolicyName(decision.requested)),
+        std::string(SessionPolicyName(decision.effective)), decision.activated,
+        std::string(ReasonClassName(decision.reason_class)), absl::CEscape(decision.reason));
+    if (observer_ != nullptr) {
+      observer_->OnDecision(SessionPolicyName(decision.effective),
+                            ReasonClassName(decision.reason_class));
+    }
+    session.listener->OnDecision(decision);
+  }
+}
+
+void SessionRegistry::StopReadingFor(Session& session) {
+  if (!session.reading) return;
+  session.reading = false;
+  session.staged->RemoveSession(session.id);
+}
+
+void SessionRegistry::WhenReady(SessionId id,
+                                std::function<void(absl::StatusOr<SessionDelivery>)> done) {
+  absl::MutexLock lock(&mutex_);
+  Session* session = Find(id);
+  if (session == nullptr) {
+    done(absl::NotFoundError("the session has ended"));
+  } else if (session->staged != nullptr) {
+    done(DuplicateDelivery(*session->staged));
+  } else if (!session->preparing) {
+    done(absl::FailedPreconditionError(absl::StrCat("descriptors of ", session->received_count,
+                                                    " of ", session->terms.shards.size(),
+                                                    " shards have come; send the others first")));
+  } else {
+    session->waiters.push_back(std::move(done));
+  }
+}
+
+void SessionRegistry::AddDemand(SessionId id, absl::Span<const DemandItem> items) {
+  absl::MutexLock lock(&mutex_);
+  Session* session = Find(id);
+  if (session == nullptr) return;
+  if (session->staged == nullptr) return EndInvalid(id, "a demand before the checkpoint event");
+  session->demand_items += items.size();
+  if (items.size() > kDemandItemsPerMessageMax ||
+      session->demand_items > kDemandItemsPerSessionMax) {
+    return EndInvalid(
+        id, absl::StrCat("a demand of more than ", kDemandItemsPerMessageMax,
+                         " items a message or ", kDemandItemsPerSessionMax, " a session"));
+  }
+  // A native rank reads by itself; its demand is checked by nobody.
+  if (!session->reading) return;
+  const absl::Status added = session->staged->AddDemand(id, items);
+  if (!added.ok()) return EndInvalid(id, added.message());
+  session->told_complete = false;
+  exit_watch_.Wake();
+}
+
+void SessionRegistry::AddUrgent(SessionId id, absl::Span<const uint64_t> extent_indexes) {
+  absl::MutexLock lock(&mutex_);
+  Session* session = Find(id);
+  if (session == nullptr) return;
+  if (session->staged == nullptr) {
+    return EndInvalid(id, "an urgent request before the checkpoint event");
+  }
+  if (extent_indexes.size() > kUrgentExtentsPerMessageMax) {
+    return EndInvalid(id, absl::StrCat("an urgent request of more than ",
+                                       kUrgentExtentsPerMessageMax, " extents"));
+  }
+  if (!session->reading) return;
+  session->staged->AddUrgent(id, extent_indexes);
+  session->told_complete = false;
+  exit_watch_.Wake();
+}
+
+void SessionRegistry::MarkConsumed(SessionId id, absl::Span<const uint32_t> tensor_indexes) {
+  absl::MutexLock lock(&mutex_);
+  Session* session = Find(id);
+  if (session == nullptr) return;
+  if (session->staged == nullptr) {
+    return EndInvalid(id, "consumed tensors before the checkpoint event");
+  }
+  const CatalogView& catalog = session->staged->catalog();
+  uint64_t bytes = 0;
+  for (const uint32_t index : tensor_indexes) {
+    if (index >= session->consumed.size()) {
+      return EndInvalid(id,
+                        absl::StrCat("consumed tensor ", index, " of ", session->consumed.size()));
+    }
+    if (session->consumed[index]) continue;
+    session->consumed[index] = true;
+    const TensorEntryView tensor = catalog.tensor(index);
+    bytes += tensor.end - tensor.begin;
+  }
+  session->consumed_bytes += bytes;
+  if (observer_ != nullptr) observer_->OnConsumed(bytes);
+}
+
+void SessionRegistry::RequestProgress(SessionId id, uint64_t major_faults) {
+  absl::MutexLock lock(&mutex_);
+  Session* session = Find(id);
+  if (session == nullptr) return;
+  // A counter of a process only grows; what a client says otherwise is ignored.
+  if (major_faults > session->major_faults) {
+    if (observer_ != nullptr) observer_->OnMajorFaults(major_faults - session->major_faults);
+    session->major_faults = major_faults;
+  }
+  session->listener->OnProgress(session->staged == nullptr ? StagingProgress()
+                                                           : session->staged->progress());
+}
+
+absl::Time SessionRegistry::Tick() {
+  absl::MutexLock lock(&mutex_);
+  const absl::Time now = options_.now();
+  absl::Time next = absl::InfiniteFuture();
+  std::vector<SessionId> expired;
+  for (const auto& [id, session] : sessions_) {
+    if (session->preparing) continue;
+    const absl::Time deadline = session->opened_at + options_.descriptor_timeout;
+    if (now >= deadline) {
+      expired.push_back(id);
+    } else {
+      next = std::min(next, deadline);
+    }
+  }
+  for (const SessionId id : expired) {
+    const Session& session = *Find(id);
+    const absl::Status status = absl::DeadlineExceededError(
+        absl::StrCat("descriptors of ", session.received_count, " of ", session.terms.shards.size(),
+                     " shards came within ", absl::FormatDuration(options_.descriptor_timeout)));
+    End(id, "error", status);
+  }
+  for (const auto& [key, group] : groups_) {
+    if (!group->deadline().has_value()) continue;
+    GiveOutcomes(*group);
+    next = std::min(next, group->deadline().value_or(absl::InfiniteFuture()));
+  }
+  return std::min(next, TellProgress(now));
+}
+
+absl::Time SessionRegistry::TellProgress(absl::Time now) {
+  // Sessions share checkpoints; each is asked once.
+  std::map<const StagedCheckpoint*, StagingProgress> progress_of;
+  bool staging = false;
+  for (const auto& [id, session] : sessions_) {
+    if (session->staged == nullptr || !session->decision.has_value() || session->told_complete ||
+        !session->reading) {
+      continue;
+    }
+    const auto [entry, inserted] = progress_of.try_emplace(session->staged.get());
+    if (inserted) entry->second = session->staged->progress();
+    const StagingProgress& progress = entry->second;
+    // Before its first demand a checkpoint has nothing to tell.
+    if (progress.wanted_bytes == 0 && !progress.complete) continue;
+    staging = staging || !progress.complete;
+    if (!progress.complete && now < session->next_progress) continue;
+    session->next_progress = now + kProgressPeriod;
+    session->told_complete = progress.complete;
+    session->listener->OnProgress(progress);
+  }
+  return staging ? now + kProgressLookPeriod : absl::InfiniteFuture();
+}
+
+void SessionRegistry::EndInvalid(SessionId id, absl::string_view what) {
+  End(id, "error", absl::InvalidArgumentError(what));
+}
+
+void SessionRegistry::End(SessionId id, absl::string_view outcome, const absl::Status& status) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return;
+  const std::shared_ptr<Session> session(std::move(found->second));
+  sessions_.erase(found);
+  tokens_.erase(session->token);
+  exit_watch_.Forget(id);
+  const auto group = groups_.find(session->group_key);
+  group->second->Leave(id);
+  if (group->second->empty()) groups_.erase(group);
+  StopReadingFor(*session);
+  const absl::Status answer =
+      status.ok() ? absl::CancelledError("the client closed the session") : status;
+  for (auto& waiter : session->waiters) waiter(answer);
+  spdlog::info("session ended group=\"{}\" rank={} pid={} outcome={} status=\"{}\"",
+               absl::CEscape(session->terms.group_name), session->terms.local_rank,
+               session->peer.pid, std::string(outcome), absl::CEscape(status.ToString()));
+  session->listener->OnEnded(status);
+  if (observer_ != nullptr) observer_->OnSessionEnded(outcome);
+  ReportCounts();
+  // Closing files and waiting for lanes block on storage.
+  if (session->staged != nullptr) ReleaseLater(std::move(session->staged));
+  if (!session->received.empty()) {
+    release_pool_.Submit([session] { session->received.clear(); });
+  }
+}
+
+void SessionRegistry::ReportCounts() {
+  if (observer_ == nullptr) return;
+  observer_->OnSessionCount(sessions_.size());
+  observer_->OnGroupCount(groups_.size());
+}
+
+void SessionRegistry::ReleaseLater(std::shared_ptr<StagedCheckpoint> checkpoint) {
+  release_pool_.Submit([held = std::move(checkpoint)] {});
+}
+
+void SessionRegistry::BeginDrain() {
+  absl::MutexLock lock(&mutex_);
+  if (draining_) return;
+  draining_ = true;
+  for (const auto& [id, session] : sessions_) session->listener->OnDraining();
+}
+
+void SessionRegistry::EndAll() {
+  absl::MutexLock lock(&mutex_);
+  while (!sessions_.empty()) {
+    End(sessions_.begin()->first, "draining", absl::UnavailableError("the daemon is draining"));
+  }
+}
+
+bool SessionRegistry::WaitUntilIdle(absl::Time deadline) {
+  return preparation_pool_.WaitUntilIdle(deadline) && release_pool_.WaitUntilIdle(deadline);
+}
+
+bool SessionRegistry::draining() const {
+  absl::MutexLock lock(&mutex_);
+  return draining_;
+}
+
+std::vector<SessionSnapshot> SessionRegistry::Snapshot() const {
+  absl::MutexLock lock(&mutex_);
+  const absl::Time now = options_.now();
+  std::vector<SessionSnapshot> snapshots;
+  for (const auto& [id, session] : sessions_) {
+    snapshots.push_back({.id = id,
+                         .group_name = session->terms.group_name,
+                         .launch_nonce = session->terms.launch_nonce,
+                         .local_size = session->terms.local_size,
+                         .local_rank = session->terms.local_rank,
+                         .agreement = session->terms.agreement,
+                         .peer = session->peer,
+                         .checkpoint = session->staged.get(),
+                         .decision = session->decision,
+                         .age = now - session->opened_at,
+                         .consumed_bytes = session->consumed_bytes,
+                         .major_faults = session->major_faults});
+  }
+  return snapshots;
+}
+
+}  // namespace forestage

@@ -1,0 +1,508 @@
+#include "daemon/session/session_registry.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "common/status_matchers.h"
+#include "daemon/session/checkpoint_store_fake.h"
+#include "daemon/session/session_loop.h"
+
+namespace forestage {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+// Remembers what it is told, as one word an event.
+class RecordingListener : public SessionListener {
+ public:
+  void OnOpened(const SessionToken& token) override {
+    absl::MutexLock lock(&mutex_);
+    token_ = token;
+    events_.push_back("opened");
+  }
+  void OnCheckpoint(const CheckpointSummary& summary) override {
+    Add(absl::StrCat("checkpoint ", summary.tensor_count));
+  }
+  void OnDecision(const SessionDecision& decision) override {
+    absl::MutexLock lock(&mutex_);
+    decision_ = decision;
+    events_.push_back(absl::StrCat("decision ", SessionPolicyName(decision.effective)));
+  }
+  void OnProgress(const StagingProgress& progress) override {
+    Add(progress.complete ? "complete" : "progress");
+  }
+  void OnDraining() override { Add("draining"); }
+  void OnEnded(const absl::Status& status) override {
+    absl::MutexLock lock(&mutex_);
+    ended_ = status;
+    events_.push_back("ended");
+  }
+
+  SessionToken token() const {
+    absl::MutexLock lock(&mutex_);
+    return token_;
+  }
+  SessionDecision WaitForDecision() const {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(
+        absl::Condition(
+            +[](const std::optional<SessionDecision>* decision) { return decision->has_value(); },
+            &decision_),
+        kPatience));
+    return decision_.value_or(SessionDecision());
+  }
+  bool has_decision() const {
+    absl::MutexLock lock(&mutex_);
+    return decision_.has_value();
+  }
+  absl::Status WaitForEnd() const {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(
+        absl::Condition(
+            +[](const std::optional<absl::Status>* ended) { return ended->has_value(); }, &ended_),
+        kPatience));
+    return ended_.value_or(absl::UnknownError("never ended"));
+  }
+  void WaitForEvent(const std::string& event) const {
+    const auto seen = [this, &event] {
+      mutex_.AssertReaderHeld();
+      return std::find(events_.begin(), events_.end(), event) != events_.end();
+    };
+    absl::MutexLock lock(&mutex_);
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&seen), kPatience)) << event;
+  }
+  std::vector<std::string> events() const {
+    absl::MutexLock lock(&mutex_);
+    return events_;
+  }
+
+ private:
+  void Add(std::string event) {
+    absl::MutexLock lock(&mutex_);
+    events_.push_back(std::move(event));
+  }
+  mutable absl::Mutex mutex_;
+  SessionToken token_ ABSL_GUARDED_BY(mutex_) = {};
+  std::vector<std::string> events_ ABSL_GUARDED_BY(mutex_);
+  std::optional<SessionDecision> decision_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A child that does nothing until it is killed.
+class IdleProcess {
+ public:
+  IdleProcess() : pid_(fork()) {
+    if (pid_ == 0) {
+      while (true) pause();
+    }
+    EXPECT_GT(pid_, 0);
+    const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
+    EXPECT_GE(pidfd, 0);
+    peer_ = {.pid = pid_,
+             .uid = getuid(),
+             .gid = getgid(),
+             .pidfd = std::make_shared<const UniqueFd>(pidfd)};
+  }
+  ~IdleProcess() { Kill(); }
+  const PeerIdentity& peer() const { return peer_; }
+  void Kill() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
+ private:
+  pid_t pid_;
+  PeerIdentity peer_;
+};
+
+class SessionRegistryTest : public ::testing::Test {
+ protected:
+  struct Opened {
+    SessionId id = 0;
+    std::shared_ptr<RecordingListener> listener = std::make_shared<RecordingListener>();
+  };
+
+  static SessionTerms Terms(uint32_t rank, uint32_t size) {
+    SessionTerms terms;
+    terms.group_name = "job";
+    terms.local_rank = rank;
+    terms.local_size = size;
+    terms.path = "/models/one";
+    terms.shards = {{.name = "model.safetensors", .size_bytes = 4096, .mtime_ns = 1}};
+    return terms;
+  }
+  static SessionTerms StrictTerms(uint32_t rank, uint32_t size) {
+    SessionTerms terms = Terms(rank, size);
+    terms.agreement = SessionAgreement::kStrict;
+    return terms;
+  }
+  absl::StatusOr<Opened> TryOpen(const SessionTerms& terms) { return TryOpen(terms, self_.peer()); }
+  absl::StatusOr<Opened> TryOpen(const SessionTerms& terms, const PeerIdentity& peer) {
+    Opened opened;
+    const auto id = registry_.Open(terms, peer, opened.listener);
+    if (!id.ok()) return id.status();
+    opened.id = *id;
+    return opened;
+  }
+  Opened Open(const SessionTerms& terms) { return Open(terms, self_.peer()); }
+  Opened Open(const SessionTerms& terms, const PeerIdentity& peer) {
+    absl::StatusOr<Opened> opened = TryOpen(terms, peer);
+    EXPECT_OK(opened);
+    return opened.ok() ? *opened : Opened();
+  }
+  void SendShards(const Opened& session) {
+    std::vector<UniqueFd> descriptors;
+    descriptors.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    const auto accepted = registry_.AddShards(session.id, 0, std::move(descriptors));
+    ASSERT_OK(accepted);
+    EXPECT_EQ(*accepted, 1u);
+  }
+  Opened OpenReady(const SessionTerms& terms) { return OpenReady(terms, self_.peer()); }
+  Opened OpenReady(const SessionTerms& terms, const PeerIdentity& peer) {
+    Opened opened = Open(terms, peer);
+    SendShards(opened);
+    opened.listener->WaitForEvent("checkpoint 2");
+    return opened;
+  }
+  void Advance(absl::Duration duration) { now_ns_ += absl::ToInt64Nanoseconds(duration); }
+
+  SessionRegistry::Options Options() {
+    return {.sessions_max = 4,
+            .lanes_max = 2,
+            .agreement_timeout = absl::Seconds(60),
+            .descriptor_timeout = absl::Seconds(30),
+            .now = [this] { return absl::FromUnixNanos(now_ns_.load()); }};
+  }
+
+  // Stands for the client's process; ours cannot exit.
+  IdleProcess self_;
+  std::atomic<int64_t> now_ns_ = 0;
+  CheckpointStoreFake store_;
+  std::unique_ptr<ExitWatch> exit_watch_ = *ExitWatch::Create();
+  SessionRegistry registry_{Options(), store_, *exit_watch_, nullptr};
+};
+
+TEST_F(SessionRegistryTest, EagerSessionGetsItsEventsInOrder) {
+  const Opened rank = OpenReady(Terms(0, 4));
+  EXPECT_EQ(rank.listener->WaitForDecision().effective, SessionPolicy::kRankStripedReadAhead);
+  EXPECT_EQ(store_.last_lane_count(), 2u) << "one a local rank, at most lanes_max";
+  EXPECT_EQ(store_.checkpoint(1)->demanded(rank.id), 2u);
+  registry_.Close(rank.id);
+  EXPECT_OK(rank.listener->WaitForEnd());
+  EXPECT_THAT(rank.listener->events(),
+              ElementsAre("opened", "checkpoint 2", "decision rank_striped_read_ahead", "ended"));
+}
+
+TEST_F(SessionRegistryTest, EverythingIsReleasedWhenTheSessionEnds) {
+  const Opened rank = OpenReady(Terms(0, 1));
+  rank.listener->WaitForDecision();
+  registry_.Close(rank.id);
+  EXPECT_TRUE(registry_.WaitUntilIdle(absl::Now() + kPatience));
+  EXPECT_EQ(store_.checkpoint(1), nullptr);
+  EXPECT_TRUE(registry_.Snapshot().empty());
+  EXPECT_THAT(registry_.FindByToken(rank.listener->token(), self_.peer()),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("token")));
+  // Ending it again, from wherever, does nothing.
+  registry_.Close(rank.id);
+  registry_.OnProcessExit(rank.id);
+  EXPECT_THAT(registry_.AddShards(rank.id, 0, {}),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("ended")));
+}
+
+TEST_F(SessionRegistryTest, StrictDecisionComesToAllAtOnce) {
+  const Opened first = OpenReady(StrictTerms(0, 2));
+  registry_.Tick();
+  EXPECT_EQ(store_.checkpoint(1)->demanded(first.id), 2u) << "reading starts at the first open";
+  EXPECT_FALSE(first.listener->has_decision());
+  const Opened second = OpenReady(StrictTerms(1, 2));
+  EXPECT_EQ(second.listener->WaitForDecision().effective, SessionPolicy::kRankStripedReadAhead);
+  EXPECT_EQ(first.listener->WaitForDecision().effective, SessionPolicy::kRankStripedReadAhead);
+}
+
+TEST_F(SessionRegistryTest, StrictDeadlineGivesNativeAndStopsReading) {
+  SessionTerms terms = StrictTerms(0, 2);
+  terms.agreement_timeout = absl::Seconds(5);
+  const Opened first = OpenReady(terms);
+  const absl::Time next = registry_.Tick();
+  EXPECT_LE(next, absl::UnixEpoch() + absl::Seconds(5));
+  Advance(absl::Seconds(5));
+  registry_.Tick();
+  const SessionDecision decision = first.listener->WaitForDecision();
+  EXPECT_EQ(decision.effective, SessionPolicy::kNative);
+  EXPECT_EQ(decision.reason_class, ReasonClass::kGroupIncomplete);
+  EXPECT_THAT(decision.reason, HasSubstr("rank 1"));
+  EXPECT_EQ(store_.checkpoint(1)->sessions_demanding(), 0u);
+  // A demand that still comes is not read.
+  registry_.AddDemand(first.id, {{.tensor_index = 0, .begin = 0, .end = 0}});
+  EXPECT_EQ(store_.checkpoint(1)->sessions_demanding(), 0u);
+}
+
+TEST_F(SessionRegistryTest, GroupIsForgottenWithItsLastSession) {
+  SessionTerms native = Terms(0, 2);
+  native.policy = SessionPolicy::kNative;
+  const Opened first = OpenReady(native);
+  EXPECT_EQ(first.listener->WaitForDecision().effective, SessionPolicy::kNative);
+  EXPECT_EQ(store_.checkpoint(1)->sessions_demanding(), 0u);
+  const Opened second = OpenReady(Terms(1, 2));
+  EXPECT_EQ(second.listener->WaitForDecision().effective, SessionPolicy::kNative);
+  registry_.Close(first.id);
+  const Opened again = OpenReady(Terms(0, 2));
+  EXPECT_EQ(again.listener->WaitForDecision().effective, SessionPolicy::kNative);
+  registry_.Close(second.id);
+  registry_.Close(again.id);
+  const Opened fresh = OpenReady(Terms(1, 2));
+  EXPECT_EQ(fresh.listener->WaitForDecision().effective, SessionPolicy::kRankStripedReadAhead);
+}
+
+TEST_F(SessionRegistryTest, OtherNonceAndOtherPathAreOtherGroups) {
+  const Opened main = Open(Terms(0, 1));
+  SessionTerms draft = Terms(0, 1);
+  draft.path = "/models/draft";
+  EXPECT_OK(TryOpen(draft));
+  SessionTerms next_launch = Terms(0, 1);
+  next_launch.launch_nonce = "2";
+  EXPECT_OK(TryOpen(next_launch));
+  EXPECT_THAT(TryOpen(Terms(0, 1)), StatusIs(absl::StatusCode::kAlreadyExists,
+                                             HasSubstr(absl::StrCat("pid ", self_.peer().pid))));
+}
+
+TEST_F(SessionRegistryTest, DeadHolderIsReplaced) {
+  IdleProcess first_process;
+  const Opened first = OpenReady(Terms(0, 2), first_process.peer());
+  IdleProcess second_process;
+  EXPECT_THAT(TryOpen(Terms(0, 2), second_process.peer()),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       HasSubstr(absl::StrCat("pid ", first_process.peer().pid))));
+  first_process.Kill();
+  const Opened second = OpenReady(Terms(0, 2), second_process.peer());
+  EXPECT_THAT(first.listener->WaitForEnd(),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("exited")));
+  EXPECT_EQ(second.listener->WaitForDecision().effective, SessionPolicy::kRankStripedReadAhead);
+}
+
+TEST_F(SessionRegistryTest, ExitOfTheProcessEndsTheSession) {
+  SessionLoop loop(*exit_watch_, registry_);
+  IdleProcess process;
+  const Opened rank = Open(Terms(0, 1), process.peer());
+  process.Kill();
+  EXPECT_THAT(rank.listener->WaitForEnd(),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("exited")));
+  EXPECT_TRUE(registry_.Snapshot().empty());
+}
+
+TEST_F(SessionRegistryTest, TokenServesItsOwnProcessOnly) {
+  const Opened rank = Open(Terms(0, 1));
+  const auto found = registry_.FindByToken(rank.listener->token(), self_.peer());
+  ASSERT_OK(found);
+  EXPECT_EQ(*found, rank.id);
+  IdleProcess other;
+  EXPECT_THAT(registry_.FindByToken(rank.listener->token(), other.peer()),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("token")));
+  SessionToken wrong = rank.listener->token();
+  wrong[0] ^= 1;
+  EXPECT_THAT(registry_.FindByToken(wrong, self_.peer()),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("token")));
+}
+
+TEST_F(SessionRegistryTest, DamagedCheckpointEndsTheSessionWithTheStoresError) {
+  store_.FailWith(absl::InvalidArgumentError("a.safetensors: cut; b.safetensors: cut"));
+  const Opened rank = Open(Terms(0, 1));
+  SendShards(rank);
+  EXPECT_THAT(rank.listener->WaitForEnd(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("a.safetensors"), HasSubstr("b.safetensors"))));
+  EXPECT_OK(TryOpen(Terms(0, 1))) << "the seat is free again";
+}
+
+TEST_F(SessionRegistryTest, SessionThatEndsDuringItsPreparationHoldsNothing) {
+  store_.Hold(true);
+  const Opened rank = Open(Terms(0, 1));
+  SendShards(rank);
+  absl::Status delivered;
+  registry_.WhenReady(rank.id, [&delivered](absl::StatusOr<SessionDelivery> delivery) {
+    delivered = delivery.status();
+  });
+  registry_.Close(rank.id);
+  EXPECT_THAT(delivered, StatusIs(absl::StatusCode::kCancelled, HasSubstr("closed")));
+  store_.Hold(false);
+  EXPECT_TRUE(registry_.WaitUntilIdle(absl::Now() + kPatience));
+  EXPECT_EQ(store_.checkpoint(1), nullptr);
+}
+
+TEST_F(SessionRegistryTest, DeliveryWaitsUntilReady) {
+  const Opened rank = Open(Terms(0, 1));
+  absl::Status too_early;
+  registry_.WhenReady(rank.id, [&too_early](absl::StatusOr<SessionDelivery> delivery) {
+    too_early = delivery.status();
+  });
+  EXPECT_THAT(too_early, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("0 of 1")));
+  store_.Hold(true);
+  SendShards(rank);
+  std::atomic<bool> delivered = false;
+  registry_.WhenReady(rank.id, [&delivered](absl::StatusOr<SessionDelivery> delivery) {
+    delivered = delivery.ok() && delivery->catalog.valid() && delivery->board.valid();
+  });
+  EXPECT_FALSE(delivered);
+  store_.Hold(false);
+  rank.listener->WaitForDecision();
+  EXPECT_TRUE(delivered);
+}
+
+TEST_F(SessionRegistryTest, ShardsOutOfOrderAreRefused) {
+  const Opened rank = Open(Terms(0, 1));
+  EXPECT_THAT(registry_.AddShards(rank.id, 1, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 of 1 have come")));
+  std::vector<UniqueFd> two(2);
+  EXPECT_THAT(registry_.AddShards(rank.id, 0, std::move(two)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 of 1 have come")));
+}
+
+TEST_F(SessionRegistryTest, DescriptorsThatDoNotComeEndTheSession) {
+  const Opened rank = Open(Terms(0, 1));
+  EXPECT_EQ(registry_.Tick(), absl::UnixEpoch() + absl::Seconds(30));
+  Advance(absl::Seconds(30));
+  registry_.Tick();
+  EXPECT_THAT(rank.listener->WaitForEnd(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("0 of 1")));
+}
+
+TEST_F(SessionRegistryTest, ProgressIsToldTwiceASecondAndOnceAtTheEnd) {
+  const Opened rank = OpenReady(Terms(0, 1));
+  rank.listener->WaitForDecision();
+  const auto count = [&rank](const std::string& word) {
+    const std::vector<std::string> events = rank.listener->events();
+    return std::count(events.begin(), events.end(), word);
+  };
+  const std::shared_ptr<StagedCheckpointFake> checkpoint = store_.checkpoint(1);
+  checkpoint->SetProgress({.wanted_bytes = 8192, .resident_bytes = 4096});
+  for (int i = 0; i < 11; ++i) {
+    const absl::Time next = registry_.Tick();
+    EXPECT_LE(next, absl::FromUnixNanos(now_ns_.load()) + absl::Milliseconds(100));
+    Advance(absl::Milliseconds(100));
+  }
+  EXPECT_EQ(count("progress"), 3) << "at 0, 0.5 and 1 s";
+  checkpoint->SetProgress({.wanted_bytes = 8192, .resident_bytes = 8192, .complete = true});
+  registry_.Tick();
+  registry_.Tick();
+  EXPECT_EQ(count("complete"), 1);
+  registry_.RequestProgress(rank.id, 17);
+  EXPECT_EQ(count("complete"), 2) << "and whenever it is asked for";
+  EXPECT_EQ(registry_.Snapshot()[0].major_faults, 17u);
+}
+
+TEST_F(SessionRegistryTest, DemandAndConsumptionAreCheckedAndCounted) {
+  SessionTerms terms = Terms(0, 1);
+  terms.demand_follows = true;
+  const Opened rank = OpenReady(terms);
+  rank.listener->WaitForDecision();
+  const std::shared_ptr<StagedCheckpointFake> checkpoint = store_.checkpoint(1);
+  EXPECT_EQ(checkpoint->demanded(rank.id), 0u);
+  registry_.AddDemand(rank.id, {{.tensor_index = 1, .begin = 0, .end = 0}});
+  EXPECT_EQ(checkpoint->demanded(rank.id), 1u);
+  registry_.MarkConsumed(rank.id, {0, 0});
+  registry_.MarkConsumed(rank.id, {0});
+  EXPECT_EQ(registry_.Snapshot()[0].consumed_bytes, StagedCheckpointFake::kTensorBytes);
+  registry_.AddDemand(rank.id, {{.tensor_index = 2, .begin = 0, .end = 0}});
+  EXPECT_THAT(rank.listener->WaitForEnd(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no such tensor")));
+  EXPECT_EQ(checkpoint->sessions_demanding(), 0u);
+}
+
+TEST_F(SessionRegistryTest, RefusesWhatIsOutsideItsLimits) {
+  SessionTerms terms = Terms(2, 2);
+  EXPECT_THAT(TryOpen(terms),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("local_rank")));
+  terms = Terms(0, 0);
+  EXPECT_THAT(TryOpen(terms),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("local_size")));
+  terms = Terms(0, 100'000);
+  EXPECT_THAT(TryOpen(terms),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("local_size")));
+  terms = Terms(0, 1);
+  terms.group_name.clear();
+  EXPECT_THAT(TryOpen(terms),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("group.name")));
+  terms = Terms(0, 1);
+  terms.group_name.assign(257, 'x');
+  EXPECT_THAT(TryOpen(terms),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("group.name")));
+  terms = Terms(0, 1);
+  terms.shards[0].name = "../escape";
+  EXPECT_THAT(TryOpen(terms), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("escape")));
+  terms.shards.clear();
+  EXPECT_THAT(TryOpen(terms), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("shards")));
+  for (uint32_t rank = 0; rank < 4; ++rank) EXPECT_OK(TryOpen(Terms(rank, 5)));
+  EXPECT_THAT(TryOpen(Terms(4, 5)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("sessions_max")));
+  EXPECT_THAT(TryOpen(Terms(0, 4)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("sessions_max")));
+}
+
+TEST_F(SessionRegistryTest, DrainTellsEverySessionAndEndsThem) {
+  const Opened ready = OpenReady(Terms(0, 2));
+  ready.listener->WaitForDecision();
+  SessionTerms strict = StrictTerms(0, 3);
+  strict.launch_nonce = "strict";
+  const Opened waiting = OpenReady(strict);
+  registry_.BeginDrain();
+  EXPECT_THAT(TryOpen(Terms(1, 2)), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("drain")));
+  registry_.EndAll();
+  EXPECT_THAT(ready.listener->WaitForEnd(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("drain")));
+  EXPECT_THAT(waiting.listener->WaitForEnd(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("drain")));
+  EXPECT_THAT(waiting.listener->events(),
+              ElementsAre("opened", "checkpoint 2", "draining", "ended"));
+}
+
+// Many threads open, prepare, ask and end at once; what is left in the end is nothing.
+TEST_F(SessionRegistryTest, SurvivesEverythingAtOnce) {
+  SessionLoop loop(*exit_watch_, registry_);
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([this, rank] {
+      for (int i = 0; i < 50; ++i) {
+        const Opened opened = Open(Terms(rank, 4));
+        SendShards(opened);
+        registry_.WhenReady(opened.id, [](absl::StatusOr<SessionDelivery>) {});
+        if (i % 3 == 0) opened.listener->WaitForDecision();
+        registry_.AddUrgent(opened.id, {});
+        registry_.RequestProgress(opened.id, 1);
+        registry_.Close(opened.id);
+        const absl::Status ended = opened.listener->WaitForEnd();
+        EXPECT_NE(ended.code(), absl::StatusCode::kUnknown);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(registry_.WaitUntilIdle(absl::Now() + kPatience));
+  EXPECT_TRUE(registry_.Snapshot().empty());
+  EXPECT_EQ(store_.checkpoint(1), nullptr);
+}
+
+}  // namespace
+}  // namespace forestage

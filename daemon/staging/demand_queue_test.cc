@@ -1,0 +1,240 @@
+#include "daemon/staging/demand_queue.h"
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "common/units.h"
+
+namespace forestage {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr uint64_t kExtent = 64 * kKiB;
+
+// Ten extents; the last one is half as long.
+class DemandQueueTest : public ::testing::Test {
+ protected:
+  std::vector<uint64_t> TakeAll() {
+    std::vector<uint64_t> extents;
+    while (const auto taken = queue_.Take()) extents.push_back(taken->extent);
+    return extents;
+  }
+  void TakeAndFinishAll(ReadOutcome outcome) {
+    for (const uint64_t extent : TakeAll()) queue_.Finish(extent, outcome);
+  }
+
+  const ExtentMap extents_{{5 * kExtent, 4 * kExtent + kExtent / 2}, kExtent};
+  DemandQueue queue_{extents_};
+};
+
+TEST_F(DemandQueueTest, GivesOutADemandInItsOrder) {
+  queue_.Add(1, {5, 7});
+  queue_.Add(1, {0, 2});
+  EXPECT_THAT(TakeAll(), ElementsAre(5, 6, 0, 1));
+}
+
+TEST_F(DemandQueueTest, GivesOutNothingWithoutADemand) {
+  EXPECT_EQ(queue_.Take(), std::nullopt);
+  queue_.Add(1, {3, 3});
+  EXPECT_EQ(queue_.Take(), std::nullopt);
+}
+
+TEST_F(DemandQueueTest, GivesOutAnExtentOnceHoweverOftenItIsDemanded) {
+  queue_.Add(1, {0, 3});
+  queue_.Add(1, {2, 4});
+  queue_.Add(2, {0, 5});
+  std::vector<uint64_t> taken = TakeAll();
+  std::sort(taken.begin(), taken.end());
+  EXPECT_THAT(taken, ElementsAre(0, 1, 2, 3, 4));
+}
+
+TEST_F(DemandQueueTest, TakesSessionsInTurn) {
+  queue_.Add(1, {0, 3});
+  queue_.Add(2, {5, 8});
+  queue_.Add(9, {9, 10});
+  EXPECT_THAT(TakeAll(), ElementsAre(0, 5, 9, 1, 6, 2, 7));
+}
+
+TEST_F(DemandQueueTest, ASecondSessionThatWantsTheSameGoesOnWithWhatTheFirstHasNotReached) {
+  queue_.Add(1, {0, 6});
+  queue_.Add(2, {0, 6});
+  EXPECT_THAT(TakeAll(), ElementsAre(0, 1, 2, 3, 4, 5));
+}
+
+TEST_F(DemandQueueTest, UrgentExtentsGoFirst) {
+  queue_.Add(1, {0, 4});
+  queue_.AddUrgent(1, 3);
+  queue_.AddUrgent(2, 8);
+  EXPECT_EQ(queue_.Take(), (DemandQueue::Taken{.extent = 3, .cause = ReadCause::kDemand}));
+  EXPECT_EQ(queue_.Take(), (DemandQueue::Taken{.extent = 8, .cause = ReadCause::kDemand}));
+  EXPECT_EQ(queue_.Take(), (DemandQueue::Taken{.extent = 0, .cause = ReadCause::kStage}));
+  EXPECT_THAT(TakeAll(), ElementsAre(1, 2));
+}
+
+TEST_F(DemandQueueTest, AnUrgentExtentThatIsBeingReadOrResidentIsNotReadAgain) {
+  queue_.Add(1, {0, 1});
+  ASSERT_TRUE(queue_.Take().has_value());
+  queue_.AddUrgent(1, 0);
+  EXPECT_EQ(queue_.Take(), std::nullopt);
+  queue_.Finish(0, ReadOutcome::kResident);
+  queue_.AddUrgent(1, 0);
+  EXPECT_EQ(queue_.Take(), std::nullopt);
+}
+
+TEST_F(DemandQueueTest, UrgentAgainAndAgainIsReadOnce) {
+  for (int i = 0; i < 1000; ++i) queue_.AddUrgent(1, 4);
+  EXPECT_THAT(TakeAll(), ElementsAre(4));
+}
+
+TEST_F(DemandQueueTest, AFailedExtentIsTriedAgainWhenDemandedAgain) {
+  queue_.Add(1, {0, 2});
+  TakeAndFinishAll(ReadOutcome::kFailed);
+  EXPECT_EQ(queue_.failed_bytes(), 2 * kExtent);
+  EXPECT_EQ(queue_.Take(), std::nullopt);
+  queue_.Add(1, {1, 2});
+  EXPECT_EQ(queue_.failed_bytes(), kExtent);
+  EXPECT_THAT(TakeAll(), ElementsAre(1));
+  queue_.AddUrgent(2, 0);
+  EXPECT_THAT(TakeAll(), ElementsAre(0));
+  EXPECT_EQ(queue_.failed_bytes(), 0u);
+}
+
+TEST_F(DemandQueueTest, ACancelledExtentIsReadAgainWhenDemandedAgain) {
+  queue_.Add(1, {0, 1});
+  TakeAndFinishAll(ReadOutcome::kCancelled);
+  EXPECT_EQ(queue_.Take(), std::nullopt);
+  queue_.Add(1, {0, 1});
+  EXPECT_THAT(TakeAll(), ElementsAre(0));
+}
+
+TEST_F(DemandQueueTest, WhatNobodyDemandsAnyMoreIsNotRead) {
+  queue_.Add(1, {0, 5});
+  queue_.Add(2, {3, 7});
+  queue_.AddUrgent(1, 9);
+  EXPECT_THAT(queue_.RemoveSession(1), ElementsAre(ExtentRange{0, 3}, ExtentRange{9, 10}));
+  EXPECT_THAT(TakeAll(), ElementsAre(3, 4, 5, 6));
+  EXPECT_EQ(queue_.wanted_bytes(), 4 * kExtent);
+}
+
+TEST_F(DemandQueueTest, WhatAnotherSessionDemandsIsReadAlthoughTheFirstIsGone) {
+  queue_.Add(1, {0, 5});
+  queue_.Add(2, {0, 5});
+  EXPECT_THAT(queue_.RemoveSession(1), IsEmpty());
+  EXPECT_THAT(TakeAll(), ElementsAre(0, 1, 2, 3, 4));
+}
+
+TEST_F(DemandQueueTest, ASessionThatLeavesWhileItsExtentIsReadChangesNothingForTheRead) {
+  queue_.Add(1, {0, 1});
+  ASSERT_TRUE(queue_.Take().has_value());
+  EXPECT_THAT(queue_.RemoveSession(1), IsEmpty());
+  EXPECT_EQ(queue_.wanted_bytes(), 0u);
+  queue_.Finish(0, ReadOutcome::kResident);
+  EXPECT_EQ(queue_.resident_bytes(), 0u);
+  queue_.Add(2, {0, 1});
+  EXPECT_EQ(queue_.resident_bytes(), kExtent);
+  EXPECT_EQ(queue_.Take(), std::nullopt);
+}
+
+TEST_F(DemandQueueTest, RemovingAnUnknownSessionDoesNothing) {
+  queue_.Add(1, {0, 1});
+  EXPECT_THAT(queue_.RemoveSession(7), IsEmpty());
+  EXPECT_THAT(TakeAll(), ElementsAre(0));
+}
+
+TEST_F(DemandQueueTest, CountsBytesOfWhatIsWantedOnce) {
+  queue_.Add(1, {0, 10});
+  queue_.Add(2, {9, 10});
+  EXPECT_EQ(queue_.wanted_bytes(), 9 * kExtent + kExtent / 2);
+  TakeAndFinishAll(ReadOutcome::kResident);
+  EXPECT_EQ(queue_.resident_bytes(), queue_.wanted_bytes());
+  queue_.RemoveSession(1);
+  EXPECT_EQ(queue_.wanted_bytes(), kExtent / 2);
+  EXPECT_EQ(queue_.resident_bytes(), kExtent / 2);
+}
+
+TEST_F(DemandQueueTest, TheLargestSessionIdHasItsTurnToo) {
+  queue_.Add(UINT64_MAX, {0, 2});
+  queue_.Add(1, {5, 7});
+  EXPECT_THAT(TakeAll(), ElementsAre(5, 0, 6, 1));
+}
+
+// Random operations against the rules: nothing is taken that nobody demands, nothing is taken twice
+// unless it failed in between, and at the end everything demanded was taken.
+TEST_F(DemandQueueTest, HoldsItsPromisesUnderRandomUse) {
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 random(seed);
+  const auto below = [&random](uint64_t limit) { return random() % limit; };
+  std::vector<std::set<uint64_t>> demanded(4);
+  std::set<uint64_t> taken, resident, failed;
+  const auto is_demanded = [&](uint64_t extent) {
+    return std::any_of(demanded.begin(), demanded.end(),
+                       [extent](const auto& set) { return set.count(extent) > 0; });
+  };
+  const auto take = [&] {
+    const auto next = queue_.Take();
+    if (!next.has_value()) return false;
+    EXPECT_TRUE(is_demanded(next->extent));
+    EXPECT_EQ(resident.count(next->extent), 0u);
+    EXPECT_EQ(failed.count(next->extent), 0u);
+    EXPECT_TRUE(taken.insert(next->extent).second);
+    return true;
+  };
+  for (int step = 0; step < 20000; ++step) {
+    const uint64_t session = below(demanded.size());
+    switch (below(6)) {
+      case 0: {
+        const uint64_t first = below(10), last = first + below(11 - first);
+        queue_.Add(session, {first, last});
+        for (uint64_t i = first; i < last; ++i) {
+          demanded[session].insert(i);
+          failed.erase(i);
+        }
+        break;
+      }
+      case 1: {
+        const uint64_t extent = below(10);
+        queue_.AddUrgent(session, extent);
+        demanded[session].insert(extent);
+        failed.erase(extent);
+        break;
+      }
+      case 2:
+        if (below(4) == 0) {
+          queue_.RemoveSession(session);
+          demanded[session].clear();
+        }
+        break;
+      case 3:
+      case 4:
+        take();
+        break;
+      case 5:
+        if (taken.empty()) break;
+        const uint64_t extent = *taken.begin();
+        taken.erase(extent);
+        const bool ok = below(4) != 0;
+        queue_.Finish(extent, ok ? ReadOutcome::kResident : ReadOutcome::kFailed);
+        (ok ? resident : failed).insert(extent);
+        break;
+    }
+  }
+  while (take()) {
+  }
+  for (uint64_t extent = 0; extent < 10; ++extent) {
+    const bool met = taken.count(extent) + resident.count(extent) + failed.count(extent) > 0;
+    EXPECT_TRUE(met || !is_demanded(extent)) << extent;
+  }
+}
+
+}  // namespace
+}  // namespace forestage

@@ -1,0 +1,249 @@
+#include "daemon/staging/striped_checkpoint_store.h"
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "checkpoint/catalog.h"
+#include "checkpoint/safetensors_header.h"
+#include "common/check.h"
+#include "common/staging_board.h"
+#include "common/status_macros.h"
+#include "common/units.h"
+#include "daemon/limits.h"
+
+namespace forestage {
+namespace {
+
+// Calls work(0) ... work(count - 1), at most kHeaderReadersMax at a time, and returns when all have
+// returned.
+void ForEachInParallel(size_t count, const std::function<void(size_t)>& work) {
+  std::atomic<size_t> next = 0;
+  const auto run = [&] {
+    for (size_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) work(i);
+  };
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < std::min(count, kHeaderReadersMax); ++i) threads.emplace_back(run);
+  run();
+  for (std::thread& thread : threads) thread.join();
+}
+
+// One status that names all errors; its code is that of the first which is not the files' fault,
+// since that one may go away by itself.
+absl::Status Join(absl::Span<const absl::Status> statuses) {
+  std::vector<std::string> messages;
+  absl::StatusCode code = absl::StatusCode::kOk;
+  for (const absl::Status& status : statuses) {
+    if (status.ok()) continue;
+    messages.emplace_back(status.message());
+    if (code == absl::StatusCode::kOk || code == absl::StatusCode::kInvalidArgument) {
+      code = status.code();
+    }
+  }
+  if (messages.empty()) return absl::OkStatus();
+  return absl::Status(code, absl::StrJoin(messages, "; "));
+}
+
+absl::Status CheckAsAnnounced(const ShardFile& file, uint64_t size_bytes, int64_t mtime_ns) {
+  if (file.bytes() == size_bytes && file.identity().mtime_ns == mtime_ns) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(file.name(), ": the file was changed while the session was opened: ", size_bytes,
+                   " bytes, mtime ", mtime_ns, " ns were announced, the descriptor's has ",
+                   file.bytes(), " bytes, mtime ", file.identity().mtime_ns, " ns"));
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<ShardFile>>> OpenAll(std::vector<ReceivedShard> shards) {
+  std::vector<std::unique_ptr<ShardFile>> files(shards.size());
+  std::vector<absl::Status> statuses(shards.size());
+  ForEachInParallel(shards.size(), [&](size_t i) {
+    absl::StatusOr<std::unique_ptr<ShardFile>> file =
+        ShardFile::Open(std::move(shards[i].name), std::move(shards[i].fd));
+    if (!file.ok()) {
+      statuses[i] = file.status();
+      return;
+    }
+    files[i] = *std::move(file);
+    statuses[i] = CheckAsAnnounced(*files[i], shards[i].size_bytes, shards[i].mtime_ns);
+  });
+  RETURN_IF_ERROR(Join(statuses));
+  return files;
+}
+
+absl::StatusOr<std::vector<std::byte>> ReadCatalog(
+    absl::Span<const std::unique_ptr<ShardFile>> files) {
+  std::vector<CatalogShard> shards(files.size());
+  std::vector<absl::Status> statuses(files.size());
+  ForEachInParallel(files.size(), [&](size_t i) {
+    absl::StatusOr<SafetensorsHeader> header = ReadHeader(files[i]->fd(), files[i]->name());
+    if (!header.ok()) {
+      statuses[i] = header.status();
+      return;
+    }
+    // The file that was checked must be the file that is staged.
+    statuses[i] = files[i]->CheckUnchanged();
+    shards[i] = {.name = files[i]->name(),
+                 .mtime_ns = files[i]->identity().mtime_ns,
+                 .header = *std::move(header)};
+  });
+  RETURN_IF_ERROR(Join(statuses));
+  return BuildCatalog(shards);
+}
+
+absl::Status StoppingStatus() {
+  return absl::UnavailableError("the daemon is stopping; nothing is staged any more");
+}
+
+}  // namespace
+
+absl::StatusOr<StripedCheckpointStore::Options> StripedCheckpointStore::OptionsFrom(
+    const Config& config, StagingObserver* observer) {
+  ASSIGN_OR_RETURN(ReaderSelection reader, SelectReader(config.reader));
+  return Options{.extent_bytes = config.extent_bytes,
+                 .lanes_max = config.lanes_max,
+                 .in_flight_bytes_max = config.in_flight_bytes_max,
+                 .observer = observer,
+                 .reader = std::move(reader)};
+}
+
+absl::StatusOr<std::unique_ptr<StripedCheckpointStore>> StripedCheckpointStore::Create(
+    Options options) {
+  CHECK(options.lanes_max > 0 && options.extent_bytes >= PageBytes() &&
+        (options.extent_bytes & (options.extent_bytes - 1)) == 0);
+  std::random_device random;
+  const uint64_t generation = (uint64_t{random()} << 32) | random();
+  return std::unique_ptr<StripedCheckpointStore>(
+      new StripedCheckpointStore(std::move(options), generation));
+}
+
+StripedCheckpointStore::StripedCheckpointStore(Options options, uint64_t generation)
+    : options_(std::move(options)),
+      generation_(generation),
+      heartbeat_([this] { KeepHeartbeat(); }) {}
+
+StripedCheckpointStore::~StripedCheckpointStore() {
+  {
+    absl::MutexLock lock(&mutex_);
+    ending_ = true;
+  }
+  heartbeat_.join();
+}
+
+absl::StatusOr<std::shared_ptr<StagedCheckpoint>> StripedCheckpointStore::Acquire(
+    const std::string& path_label, std::vector<ReceivedShard> shards, size_t lane_count) {
+  if (shards.empty()) return absl::InvalidArgumentError(path_label + ": no shard was sent");
+  ASSIGN_OR_RETURN(std::vector<std::unique_ptr<ShardFile>> files, OpenAll(std::move(shards)));
+  Key key;
+  for (const std::unique_ptr<ShardFile>& file : files) {
+    key.emplace_back(file->name(), file->identity());
+  }
+  EntryIterator entry;
+  ASSIGN_OR_RETURN(std::shared_ptr<StagedCheckpoint> held, FindOrReserve(key, &entry));
+  if (held != nullptr) return held;
+
+  const size_t lanes = std::clamp<size_t>(lane_count, 1, options_.lanes_max);
+  std::weak_ptr<Stager> stager;
+  absl::StatusOr<std::shared_ptr<StripedCheckpoint>> built =
+      Build(path_label, std::move(files), lanes, &stager);
+  absl::MutexLock lock(&mutex_);
+  if (!built.ok() || stopped_) {
+    entries_.erase(entry);
+    if (!built.ok()) return built.status();
+    (*built)->Stop();
+    return StoppingStatus();
+  }
+  entry->building = false;
+  entry->checkpoint = *built;
+  entry->stager = stager;
+  return *std::move(built);
+}
+
+absl::StatusOr<std::shared_ptr<StagedCheckpoint>> StripedCheckpointStore::FindOrReserve(
+    const Key& key, EntryIterator* entry) {
+  absl::MutexLock lock(&mutex_);
+  const auto is_mine = [&key](const Entry& candidate) { return candidate.key == key; };
+  const auto not_being_built = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto found = std::find_if(entries_.begin(), entries_.end(), is_mine);
+    return found == entries_.end() || !found->building;
+  };
+  mutex_.Await(absl::Condition(&not_being_built));
+  if (stopped_) return StoppingStatus();
+  ForgetEnded();
+  const auto found = std::find_if(entries_.begin(), entries_.end(), is_mine);
+  if (found != entries_.end()) {
+    if (std::shared_ptr<StagedCheckpoint> held = found->checkpoint.lock()) return held;
+    entries_.erase(found);
+  }
+  *entry = entries_.insert(entries_.end(), {.key = key});
+  return std::shared_ptr<StagedCheckpoint>();
+}
+
+void StripedCheckpointStore::ForgetEnded() {
+  entries_.remove_if([](const Entry& entry) {
+    if (entry.building) return false;
+    if (entry.checkpoint.expired()) return true;
+    // Stopped by its holder, who has not let go yet: it will read nothing any more.
+    const std::shared_ptr<Stager> stager = entry.stager.lock();
+    return stager == nullptr || stager->stopping();
+  });
+}
+
+absl::StatusOr<std::shared_ptr<StripedCheckpoint>> StripedCheckpointStore::Build(
+    const std::string& path_label, std::vector<std::unique_ptr<ShardFile>> files, size_t lane_count,
+    std::weak_ptr<Stager>* stager) const {
+  ASSIGN_OR_RETURN(std::vector<std::byte> catalog, ReadCatalog(files));
+  std::vector<uint64_t> sizes;
+  for (const std::unique_ptr<ShardFile>& file : files) sizes.push_back(file->bytes());
+  ASSIGN_OR_RETURN(
+      std::shared_ptr<StagingBoard> board,
+      StagingBoard::Create({.extent_count = ExtentMap(sizes, options_.extent_bytes).extent_count(),
+                            .extent_bytes = options_.extent_bytes,
+                            .generation = generation_}));
+  auto made =
+      std::make_shared<Stager>(Stager::Options{.files = std::move(files),
+                                               .extent_bytes = options_.extent_bytes,
+                                               .in_flight_bytes_max = options_.in_flight_bytes_max,
+                                               .lane_count = lane_count,
+                                               .board = std::move(board),
+                                               .observer = options_.observer});
+  *stager = made;
+  return StripedCheckpoint::Create({.path_label = path_label,
+                                    .catalog_bytes = std::move(catalog),
+                                    .stager = std::move(made),
+                                    .lane_count = lane_count,
+                                    .make_reader = options_.reader.make_reader});
+}
+
+std::vector<std::shared_ptr<StagedCheckpoint>> StripedCheckpointStore::List() const {
+  std::vector<std::shared_ptr<StagedCheckpoint>> held;
+  absl::MutexLock lock(&mutex_);
+  for (const Entry& entry : entries_) {
+    if (std::shared_ptr<StagedCheckpoint> checkpoint = entry.checkpoint.lock()) {
+      held.push_back(std::move(checkpoint));
+    }
+  }
+  return held;
+}
+
+void StripedCheckpointStore::Stop() {
+  absl::MutexLock lock(&mutex_);
+  stopped_ = true;
+  for (const Entry& entry : entries_) {
+    if (const std::shared_ptr<Stager> stager = entry.stager.lock()) stager->Stop();
+  }
+}
+
+void StripedCheckpointStore::KeepHeartbeat() {
+  absl::MutexLock lock(&mutex_);
+  while (!mutex_.AwaitWithTimeout(absl::Condition(&ending_), kBoardHeartbeatPeriod)) {
+    for (const Entry& entry : entries_) {
+      if (const std::shared_ptr<Stager> stager = entry.stager.lock()) stager->board()->Beat();
+    }
+  }
+}
+
+}  // namespace forestage

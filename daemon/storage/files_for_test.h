@@ -1,0 +1,74 @@
+// Real files for tests: a directory that goes with its owner, files of a known pattern, and cold
+// page caches.
+#pragma once
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+#include "common/check.h"
+#include "common/unique_fd.h"
+
+namespace forestage {
+
+// A directory on a disk, not in memory, so that files in it can be cold. Removed with its owner.
+class DirectoryForTest {
+ public:
+  explicit DirectoryForTest(std::string parent = "/var/tmp")
+      : path_(std::move(parent) + "/forestage-test-XXXXXX") {
+    CHECK(mkdtemp(path_.data()) != nullptr);
+  }
+  DirectoryForTest(const DirectoryForTest&) = delete;
+  DirectoryForTest& operator=(const DirectoryForTest&) = delete;
+  ~DirectoryForTest() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+  const std::string& path() const { return path_; }
+  std::string File(absl::string_view name) const { return path_ + "/" + std::string(name); }
+
+ private:
+  std::string path_;
+};
+
+inline UniqueFd OpenForTest(const std::string& path, int flags = O_RDONLY) {
+  UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC, 0644));
+  CHECK(fd.valid());
+  return fd;
+}
+
+inline void WriteFileForTest(const std::string& path, absl::Span<const std::byte> bytes) {
+  const UniqueFd fd = OpenForTest(path, O_WRONLY | O_CREAT | O_TRUNC);
+  while (!bytes.empty()) {
+    const ssize_t written = write(fd.get(), bytes.data(), bytes.size());
+    CHECK(written > 0);
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+inline std::vector<std::byte> PatternForTest(uint64_t bytes) {
+  std::vector<std::byte> pattern(bytes);
+  for (uint64_t i = 0; i < bytes; ++i) pattern[i] = static_cast<std::byte>(i * 7 + i / 4096);
+  return pattern;
+}
+
+// Drops the file's pages [offset, offset + bytes) from the page cache; 0 bytes: to the end. Pages
+// that somebody maps or is about to write stay.
+inline void MakeColdForTest(const std::string& path, uint64_t offset = 0, uint64_t bytes = 0) {
+  const UniqueFd fd = OpenForTest(path);
+  CHECK(fsync(fd.get()) == 0);
+  CHECK(posix_fadvise(fd.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes),
+                      POSIX_FADV_DONTNEED) == 0);
+}
+
+}  // namespace forestage

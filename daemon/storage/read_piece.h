@@ -1,0 +1,96 @@
+// How a piece of a file is brought into the page cache and verified: *advise, wait, verify*.
+//
+// A read-ahead advice is a hint with traps: it is cut silently (so pieces are as large as the mount
+// takes), its completion says nothing about the data (so the piece waits for a one-byte read of its
+// last page), and it swallows errors and is dropped under memory pressure (so the pages are looked
+// at, and holes are filled by real reads, whose error is the piece's error).
+//
+//   kAdvise --> look --all there--------------------------------------> kDone
+//                |  \--holes--> kRead ... --> look again (bounded) --> kPopulate --> kDone
+//                |--mincore would lie--> kPopulate --error--> kRead ... --> kPopulate --> kDone
+//   kRead ... (a file without a mapping: everything is read) ---------> kDone
+//
+// What is to be done next is decided here, for all readers; how it is done is theirs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "daemon/storage/shard_file.h"
+#include "daemon/storage/storage_reader.h"
+
+namespace forestage {
+
+// What a request needs.
+struct ReadPlan {
+  // Disjoint, in order, each within advice_bytes_max() of the file; they cover all that is missing.
+  std::vector<ByteRange> pieces;
+  // See ReadResult.
+  uint64_t storage_bytes = 0;
+};
+ReadPlan PlanRead(const ReadRequest& request);
+
+// What stands in results: names the file and the offset.
+absl::Status ReadErrorStatus(const ShardFile& file, uint64_t offset, int error_number);
+absl::Status EndOfFileStatus(const ShardFile& file, uint64_t offset);
+absl::Status CancelledReadStatus(const ReadRequest& request);
+// OUT_OF_RANGE when the file, as far as this machine knows, ends before the request does: its last
+// page may still be there although the file was cut inside it.
+absl::Status CheckFileCovers(const ReadRequest& request);
+
+struct PieceStep {
+  enum class Kind {
+    kAdvise,    // advise [offset, offset + bytes), then read the byte at probe_offset, buffered
+    kRead,      // read up to `bytes` bytes at offset, buffered, anywhere
+    kPopulate,  // MADV_POPULATE_READ of [offset, offset + bytes) of the file's mapping
+    kDone,      // see status()
+  };
+  Kind kind = Kind::kDone;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  uint64_t probe_offset = 0;
+};
+
+// One piece on its way. Not thread-safe. Nothing here blocks on storage.
+class ReadPiece {
+ public:
+  // `file` outlives the piece.
+  ReadPiece(const ShardFile& file, ByteRange range);
+
+  const ShardFile& file() const { return *file_; }
+  const PieceStep& step() const { return step_; }
+  bool done() const { return step_.kind == PieceStep::Kind::kDone; }
+  // Requires: done().
+  const absl::Status& status() const { return status_; }
+
+  // The step was carried out: bytes read (kRead), 0 (kPopulate), or a negative errno; decides the
+  // next one. Requires: !done().
+  void OnResult(int64_t result);
+
+ private:
+  enum class Verification { kMincore, kPopulate, kRead };
+
+  static Verification VerificationFor(const ShardFile& file);
+  void Look();
+  void Fill(std::vector<ByteRange> holes);
+  void OnReadResult(int64_t result);
+  void OnPopulateResult(int64_t result);
+  void Populate();
+  void Finish(absl::Status status);
+  // The read of step_ or, with no hole left, what comes after it.
+  void NextRead();
+
+  const ShardFile* file_;
+  ByteRange range_;
+  Verification verification_;
+  PieceStep step_;
+  absl::Status status_;
+  // Holes that are still to be read, last first.
+  std::vector<ByteRange> holes_;
+  int fill_rounds_ = 0;
+  int interruptions_ = 0;
+};
+
+}  // namespace forestage

@@ -1,0 +1,229 @@
+#include "daemon/storage/shard_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include <linux/capability.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
+
+#include "common/check.h"
+#include "common/errno_status.h"
+#include "common/status_macros.h"
+#include "common/units.h"
+#include "daemon/storage/advice_bytes.h"
+
+namespace forestage {
+namespace {
+
+constexpr uint64_t kFuseMagic = 0x65735546;
+constexpr uint64_t kOverlayMagic = 0x794c7630;
+
+struct RefusedFileSystem {
+  uint64_t magic;
+  const char* name;
+};
+// File systems whose "files" are the kernel's own state: reading one may have effects, and none
+// holds weights.
+constexpr std::array<RefusedFileSystem, 16> kRefusedFileSystems = {{
+    {0x9fa0, "proc"},
+    {0x62656572, "sysfs"},
+    {0x27e0eb, "cgroup"},
+    {0x63677270, "cgroup2"},
+    {0x64626720, "debugfs"},
+    {0x74726163, "tracefs"},
+    {0x1cd1, "devpts"},
+    {0x73636673, "securityfs"},
+    {0xf97cff8c, "selinuxfs"},
+    {0x43415d53, "smackfs"},
+    {0xcafe4a11, "bpf"},
+    {0x6165676c, "pstore"},
+    {0x62656570, "configfs"},
+    {0xde5e81e4, "efivarfs"},
+    {0x19800202, "mqueue"},
+    {0x42494e4d, "binfmt_misc"},
+}};
+
+// User id that stands for "not in this user namespace".
+constexpr uid_t kOverflowUid = 65534;
+
+constexpr int64_t kNanosecondsPerSecond = 1'000'000'000;
+
+bool HasFownerCapability() {
+  __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};
+  if (syscall(SYS_capget, &header, sets) != 0) return false;
+  return (sets[0].effective & (1U << CAP_FOWNER)) != 0;
+}
+
+// The kernel's own rule (can_do_mincore), asked conservatively: a "no" too many costs a
+// verification by populating, a "yes" too many would take its lie for a fact.
+bool MincoreIsHonest(int fd, const struct stat& stat_buffer, uint64_t file_system_magic) {
+  if (stat_buffer.st_uid != kOverflowUid) {
+    if (geteuid() == stat_buffer.st_uid || HasFownerCapability()) return true;
+  }
+  // Through an overlay the kernel looks at the file below, whose file system may be read-only.
+  if (file_system_magic == kOverlayMagic) return false;
+  return eaccess(absl::StrCat("/proc/self/fd/", fd).c_str(), W_OK) == 0;
+}
+
+absl::Status CheckServedFileSystem(const std::string& name, uint64_t magic) {
+  for (const RefusedFileSystem& refused : kRefusedFileSystems) {
+    if (refused.magic == magic) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": files of ", refused.name, " are not served"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> CheckReadable(const std::string& name, int fd) {
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0) return ErrnoStatus(errno, absl::StrCat("F_GETFL of ", name));
+  if ((flags & O_PATH) != 0 || (flags & O_ACCMODE) == O_WRONLY) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": the descriptor is not open for reading"));
+  }
+  return flags;
+}
+
+// A descriptor of our own on the same inode, else the received one.
+UniqueFd Reopen(UniqueFd received, int received_flags, uint64_t magic,
+                const CacheIdentity& identity) {
+  if (magic == kFuseMagic && (received_flags & O_DIRECT) == 0) return received;
+  UniqueFd own(open(absl::StrCat("/proc/self/fd/", received.get()).c_str(),
+                    O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (!own.valid()) return received;
+  const absl::StatusOr<CacheIdentity> own_identity = CacheIdentityOf(own.get());
+  if (!own_identity.ok() || own_identity->device != identity.device ||
+      own_identity->inode != identity.inode) {
+    return received;
+  }
+  return own;
+}
+
+CacheIdentity IdentityOf(const struct stat& stat_buffer) {
+  return {
+      .device = stat_buffer.st_dev,
+      .inode = stat_buffer.st_ino,
+      .bytes = static_cast<uint64_t>(stat_buffer.st_size),
+      .mtime_ns = stat_buffer.st_mtim.tv_sec * kNanosecondsPerSecond + stat_buffer.st_mtim.tv_nsec,
+      .ctime_ns = stat_buffer.st_ctim.tv_sec * kNanosecondsPerSecond + stat_buffer.st_ctim.tv_nsec};
+}
+
+absl::StatusOr<struct statx> StatWithoutServer(const std::string& name, int fd) {
+  struct statx buffer = {};
+  if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE | STATX_MTIME | STATX_CTIME,
+            &buffer) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("statx of ", name));
+  }
+  return buffer;
+}
+
+}  // namespace
+
+absl::StatusOr<CacheIdentity> CacheIdentityOf(int fd) {
+  struct stat stat_buffer = {};
+  if (fstat(fd, &stat_buffer) != 0) return ErrnoStatus(errno, "fstat");
+  if (!S_ISREG(stat_buffer.st_mode)) return absl::InvalidArgumentError("not a regular file");
+  return IdentityOf(stat_buffer);
+}
+
+absl::StatusOr<std::unique_ptr<ShardFile>> ShardFile::Open(std::string name, UniqueFd received) {
+  ASSIGN_OR_RETURN(const int flags, CheckReadable(name, received.get()));
+  struct stat stat_buffer = {};
+  if (fstat(received.get(), &stat_buffer) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("fstat of ", name));
+  }
+  if (!S_ISREG(stat_buffer.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": not a regular file"));
+  }
+  struct statfs file_system = {};
+  if (fstatfs(received.get(), &file_system) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("fstatfs of ", name));
+  }
+  // f_type is signed and may be sign-extended; the magic numbers have 32 bits.
+  const uint64_t magic = static_cast<uint32_t>(file_system.f_type);
+  RETURN_IF_ERROR(CheckServedFileSystem(name, magic));
+  const CacheIdentity identity = IdentityOf(stat_buffer);
+  UniqueFd fd = Reopen(std::move(received), flags, magic, identity);
+
+  absl::StatusOr<FileMapping> mapping = FileMapping::MapReadOnly(fd.get(), identity.bytes);
+  if (!mapping.ok() && ErrnoOf(mapping.status()) != ENODEV) {
+    return ErrnoStatus(ErrnoOf(mapping.status()), absl::StrCat("mmap of ", name));
+  }
+  const bool honest = mapping.ok() && MincoreIsHonest(fd.get(), stat_buffer, magic);
+  return std::unique_ptr<ShardFile>(new ShardFile(
+      std::move(name), std::move(fd), identity, mapping.ok() ? *std::move(mapping) : FileMapping(),
+      honest, AdviceBytesMax(identity.device)));
+}
+
+ShardFile::ShardFile(std::string name, UniqueFd fd, CacheIdentity identity, FileMapping mapping,
+                     bool mincore_is_honest, uint64_t advice_bytes_max)
+    : name_(std::move(name)),
+      fd_(std::move(fd)),
+      identity_(identity),
+      mapping_(std::move(mapping)),
+      mincore_is_honest_(mincore_is_honest),
+      advice_bytes_max_(advice_bytes_max) {}
+
+absl::Status ShardFile::CheckUnchanged() const {
+  ASSIGN_OR_RETURN(const struct statx now, StatWithoutServer(name_, fd_.get()));
+  const int64_t mtime_ns = now.stx_mtime.tv_sec * kNanosecondsPerSecond + now.stx_mtime.tv_nsec;
+  const int64_t ctime_ns = now.stx_ctime.tv_sec * kNanosecondsPerSecond + now.stx_ctime.tv_nsec;
+  if (now.stx_size == identity_.bytes && mtime_ns == identity_.mtime_ns &&
+      ctime_ns == identity_.ctime_ns) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(name_, ": the file was changed since it was opened (", now.stx_size,
+                   " bytes now, ", identity_.bytes, " then)"));
+}
+
+absl::StatusOr<uint64_t> ShardFile::CurrentBytes() const {
+  ASSIGN_OR_RETURN(const struct statx now, StatWithoutServer(name_, fd_.get()));
+  return now.stx_size;
+}
+
+std::optional<std::vector<ByteRange>> ShardFile::MissingRanges(uint64_t offset,
+                                                               uint64_t bytes) const {
+  CHECK(offset % PageBytes() == 0 && offset <= identity_.bytes &&
+        bytes <= identity_.bytes - offset);
+  std::vector<ByteRange> missing;
+  if (bytes == 0) return missing;
+  if (!mincore_is_honest_) return std::nullopt;
+  const uint64_t end = offset + bytes;
+  std::vector<unsigned char> pages(DivideRoundingUp(bytes, PageBytes()));
+  // The address is constant; mincore changes nothing.
+  auto* address = const_cast<std::byte*>(mapping_.bytes().data()) + offset;
+  if (mincore(address, bytes, pages.data()) != 0) return std::nullopt;
+  for (uint64_t i = 0; i < pages.size(); ++i) {
+    if ((pages[i] & 1) != 0) continue;
+    const uint64_t begin = offset + i * PageBytes();
+    const uint64_t page_end = std::min(begin + PageBytes(), end);
+    if (!missing.empty() && missing.back().end == begin) {
+      missing.back().end = page_end;
+    } else {
+      missing.push_back({.begin = begin, .end = page_end});
+    }
+  }
+  return missing;
+}
+
+std::optional<uint64_t> ShardFile::ResidentBytes(uint64_t offset, uint64_t bytes) const {
+  const std::optional<std::vector<ByteRange>> missing = MissingRanges(offset, bytes);
+  if (!missing.has_value()) return std::nullopt;
+  uint64_t resident = bytes;
+  for (const ByteRange& range : *missing) resident -= range.bytes();
+  return resident;
+}
+
+}  // namespace forestage
