@@ -198,13 +198,13 @@ TEST(StagingBoardTest, WaitingEndsWhenCancelled) {
   waiter.join();
 }
 
-// A lost wake-up costs a waiter 100 ms until it looks by itself, so 600 of them would miss the
-// deadline by far.
+// A lost wake-up costs a waiter 100 ms until it looks by itself, so that without wake-ups the
+// deadline is missed by far.
 TEST(StagingBoardTest, EveryChangeWakesAWaiterInAnotherProcess) {
-  constexpr uint64_t kExtents = 600;
+  constexpr uint64_t kExtents = 1000;
   const std::unique_ptr<StagingBoard> board = MakeBoard(kExtents);
   const Gate about_to_wait;
-  const absl::Time deadline = absl::Now() + absl::Seconds(40);
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
   ChildProcess rank([&] {
     const auto view = MapBoard(*board);
     ASSERT_OK(view);
