@@ -60,6 +60,14 @@ std::string HolderOf(int lock) {
   return std::string(absl::StripSuffix(text, "\n"));
 }
 
+// The open file is still the one that `path` names.
+bool IsNamed(int fd, const std::string& path) {
+  struct stat held = {};
+  struct stat named = {};
+  return fstat(fd, &held) == 0 && stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
+         held.st_dev == named.st_dev;
+}
+
 absl::StatusOr<UniqueFd> TakeLock(const std::string& path) {
   for (int attempt = 0; attempt < kLockAttemptsMax; ++attempt) {
     UniqueFd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -70,13 +78,8 @@ absl::StatusOr<UniqueFd> TakeLock(const std::string& path) {
           absl::StrCat("another forestaged (pid ", HolderOf(lock.get()), ") holds ", path,
                        "; stop it, or give this one another socket path"));
     }
-    struct stat held = {};
-    struct stat named = {};
     // Whoever held the lock before may have removed the file between our open and our lock.
-    if (fstat(lock.get(), &held) != 0 || stat(path.c_str(), &named) != 0 ||
-        held.st_ino != named.st_ino || held.st_dev != named.st_dev) {
-      continue;
-    }
+    if (!IsNamed(lock.get(), path)) continue;
     const std::string pid = absl::StrCat(getpid(), "\n");
     if (ftruncate(lock.get(), 0) != 0 ||
         pwrite(lock.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
@@ -159,7 +162,9 @@ void UnixListener::Close() {
     unlink(path_.c_str());
   }
   bound_inode_ = 0;
-  if (lock_.valid()) unlink((path_ + ".lock").c_str());
+  const std::string lock_path = path_ + ".lock";
+  // While we hold it, nobody else can make the named file theirs; somebody may have removed it.
+  if (lock_.valid() && IsNamed(lock_.get(), lock_path)) unlink(lock_path.c_str());
   lock_.Reset();
 }
 

@@ -1,0 +1,176 @@
+#include "daemon/delivery/unix_listener.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include "common/status_matchers.h"
+
+namespace forestage {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class UnixListenerTest : public ::testing::Test {
+ protected:
+  UnixListenerTest() {
+    std::string pattern = ::testing::TempDir() + "/listener-XXXXXX";
+    directory_ = mkdtemp(pattern.data());
+    path_ = directory_ + "/made/for/it/d.sock";
+  }
+  ~UnixListenerTest() override { std::filesystem::remove_all(directory_); }
+
+  static UniqueFd Connect(const std::string& path, int type) {
+    UniqueFd fd(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path.data(), path.size());
+    if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+      fd.Reset();
+    }
+    return fd;
+  }
+
+  std::string directory_;
+  std::string path_;
+};
+
+TEST_F(UnixListenerTest, AcceptsAndNamesThePeer) {
+  ASSERT_OK_AND_ASSIGN(const auto listener, UnixListener::Bind(path_, SOCK_SEQPACKET));
+  EXPECT_THAT(listener->Accept().status(), StatusIs(absl::StatusCode::kNotFound, HasSubstr("")));
+  const UniqueFd client = Connect(path_, SOCK_SEQPACKET);
+  ASSERT_TRUE(client.valid());
+  ASSERT_OK_AND_ASSIGN(const UnixListener::Connection connection, listener->Accept());
+  EXPECT_EQ(connection.peer.pid, getpid());
+  EXPECT_NE(fcntl(connection.socket.get(), F_GETFL) & O_NONBLOCK, 0);
+  EXPECT_NE(fcntl(connection.socket.get(), F_GETFD) & FD_CLOEXEC, 0);
+}
+
+TEST_F(UnixListenerTest, SocketIsForItsOwnerOnlyAndGoesWithTheListener) {
+  {
+    ASSERT_OK_AND_ASSIGN(const auto listener, UnixListener::Bind(path_, SOCK_STREAM));
+    struct stat attributes = {};
+    ASSERT_EQ(stat(path_.c_str(), &attributes), 0);
+    EXPECT_EQ(attributes.st_mode & 0777u, 0600u);
+  }
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".lock"));
+}
+
+TEST_F(UnixListenerTest, LivingListenerIsNeverReplaced) {
+  ASSERT_OK_AND_ASSIGN(const auto listener, UnixListener::Bind(path_, SOCK_STREAM));
+  EXPECT_THAT(UnixListener::Bind(path_, SOCK_STREAM).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr(path_), HasSubstr(std::to_string(getpid())))));
+  // Somebody who knows no lock file listens there.
+  std::filesystem::remove(path_ + ".lock");
+  EXPECT_THAT(UnixListener::Bind(path_, SOCK_STREAM).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("living")));
+  EXPECT_THAT(UnixListener::Bind(path_, SOCK_SEQPACKET).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("living")));
+  EXPECT_TRUE(Connect(path_, SOCK_STREAM).valid());
+}
+
+TEST_F(UnixListenerTest, SocketOfAnotherIsNotRemovedAtTheEnd) {
+  ASSERT_OK_AND_ASSIGN(const auto listener, UnixListener::Bind(path_, SOCK_STREAM));
+  std::filesystem::remove(path_);
+  std::ofstream(path_) << "new owner";
+  listener->Close();
+  EXPECT_TRUE(std::filesystem::exists(path_));
+}
+
+TEST_F(UnixListenerTest, OneOfManyStartsWins) {
+  std::vector<std::unique_ptr<UnixListener>> won(8);
+  std::vector<std::thread> threads;
+  for (auto& slot : won) {
+    threads.emplace_back([this, &slot] {
+      auto listener = UnixListener::Bind(path_, SOCK_STREAM);
+      if (listener.ok()) slot = std::move(*listener);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(std::count_if(won.begin(), won.end(), [](const auto& slot) { return slot != nullptr; }),
+            1);
+  EXPECT_TRUE(Connect(path_, SOCK_STREAM).valid());
+}
+
+TEST_F(UnixListenerTest, RefusesPathsThatCannotBe) {
+  EXPECT_THAT(UnixListener::Bind("relative.sock", SOCK_STREAM).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("absolute")));
+  EXPECT_THAT(UnixListener::Bind("/tmp/" + std::string(200, 'x'), SOCK_STREAM).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("107 bytes")));
+}
+
+// In a child, since it changes its user; exits with the step that failed.
+int ConnectAsAnotherUser(const std::string& path) {
+  if (setresuid(65534, 65534, 65534) != 0) return 2;
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    return 3;
+  }
+  char byte = 0;
+  return read(fd.get(), &byte, 1) == 0 ? 0 : 4;
+}
+
+TEST_F(UnixListenerTest, AnotherUserIsRefusedAtAccept) {
+  if (getuid() != 0) GTEST_SKIP() << "only root can become another user";
+  ASSERT_OK_AND_ASSIGN(const auto listener, UnixListener::Bind(path_, SOCK_STREAM));
+  // As if an administrator had opened it.
+  ASSERT_EQ(chmod(path_.c_str(), 0666), 0);
+  for (auto parent = std::filesystem::path(path_).parent_path(); parent != parent.root_path();
+       parent = parent.parent_path()) {
+    if (parent.string().size() >= directory_.size()) {
+      std::filesystem::permissions(parent, std::filesystem::perms(0755));
+    }
+  }
+  const pid_t child = fork();
+  if (child == 0) _exit(ConnectAsAnotherUser(path_));
+  pollfd entry = {.fd = listener->fd(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(poll(&entry, 1, 30'000), 1);
+  EXPECT_THAT(listener->Accept().status(),
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("65534")));
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST_F(UnixListenerTest, WithoutDescriptorsConnectionsAreRefusedAndItRecovers) {
+  ASSERT_OK_AND_ASSIGN(const auto listener, UnixListener::Bind(path_, SOCK_STREAM));
+  const UniqueFd client = Connect(path_, SOCK_STREAM);
+  ASSERT_TRUE(client.valid());
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  const absl::Status refused = listener->Accept().status();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("NOFILE")));
+  const UniqueFd second = Connect(path_, SOCK_STREAM);
+  ASSERT_TRUE(second.valid());
+  absl::StatusOr<UnixListener::Connection> accepted = listener->Accept();
+  EXPECT_OK(accepted);
+}
+
+}  // namespace
+}  // namespace forestage
