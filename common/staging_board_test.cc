@@ -208,10 +208,13 @@ TEST(StagingBoardTest, EveryChangeWakesAWaiterInAnotherProcess) {
   ChildProcess rank([&] {
     const auto view = MapBoard(*board);
     ASSERT_OK(view);
+    // Goes on after a miss, since the daemon's side waits for the gate.
+    uint64_t missed = 0;
     for (uint64_t i = 0; i < kExtents; ++i) {
       about_to_wait.Open();
-      ASSERT_EQ((*view)->WaitFor(i, deadline), ExtentState::kResident) << i;
+      if ((*view)->WaitFor(i, deadline) != ExtentState::kResident) ++missed;
     }
+    EXPECT_EQ(missed, 0u);
   });
   for (uint64_t i = 0; i < kExtents; ++i) {
     about_to_wait.Pass();
