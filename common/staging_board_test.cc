@@ -347,6 +347,18 @@ TEST(StagingBoardViewTest, AHeartbeatThatStandsStillOrLiesInTheFutureMeansGone) 
   EXPECT_TRUE(gone_with(-1));
 }
 
+TEST(StagingBoardViewTest, AClosedBoardIsToldFromADeadDaemon) {
+  HandMadeBoard board(1);
+  board.Seal();
+  ASSERT_OK_AND_ASSIGN(const auto view, board.Map());
+  EXPECT_FALSE(view->closed());
+  board.header().heartbeat_ns.store(0);
+  EXPECT_TRUE(view->daemon_gone());
+  EXPECT_FALSE(view->closed());
+  board.header().phase.store(static_cast<uint32_t>(BoardPhase::kClosed));
+  EXPECT_TRUE(view->closed());
+}
+
 TEST(StagingBoardViewTest, AWaiterSeesByItselfThatTheHeartbeatStandsStill) {
   HandMadeBoard board(1);
   board.Seal();

@@ -4,13 +4,15 @@ import os
 import signal
 import stat
 
+import numpy
 import pytest
 
 from forestage_testing import checkpoints
-from forestage_testing.cli import Cli
+from forestage_testing.cli import Cli, clean_environment
 from forestage_testing.processes import (
     GUARD_SECONDS,
     descriptor_count,
+    run,
     thread_count,
     wait_until,
 )
@@ -128,14 +130,14 @@ def test_descriptors_and_threads_are_given_back(daemon, cli, data_dir, digests_p
         cli.load(data_dir, ranks=2, digests=digests_path)
         digests_path.unlink()
 
-    # gRPC keeps what its first calls have made, and the daemon one pidfd a descriptor number until
-    # the number is used again: two for each rank at most.
+    # gRPC keeps what its first calls have made and a few threads more or less; the daemon keeps the
+    # pidfd of a connection until the connection's number is used again.
     for _ in range(3):
         load()
     daemon.wait_for_no_sessions()
-    descriptors = descriptor_count(daemon.pid) + 4
-    threads = thread_count(daemon.pid) + 1
-    for _ in range(12):
+    descriptors = descriptor_count(daemon.pid) + 6
+    threads = thread_count(daemon.pid) + 4
+    for _ in range(20):
         load()
     daemon.wait_for_no_sessions()
     wait_until(lambda: descriptor_count(daemon.pid) <= descriptors, f"{descriptors} descriptors")
@@ -155,6 +157,40 @@ def test_sessions_above_the_limit_load_natively(start_daemon, build_dir, data_di
     second.finish()
     first.resume()
     first.finish()
+
+
+def test_more_shards_than_the_daemon_may_open_are_loaded_natively(
+    start_daemon, build_dir, data_dir, digests_path, check_digests
+):
+    random = numpy.random.default_rng(1)
+    tensors = {f"t{i}": checkpoints.random_array(random, "int8", (5, 3)) for i in range(300)}
+    checkpoints.save_sharded(data_dir, tensors, 300)
+    daemon = start_daemon(wrapper=["prlimit", "--nofile=160"])
+    result = Cli(build_dir, daemon.socket).load(data_dir, ranks=2, digests=digests_path)
+    check_digests(data_dir, 2)
+    for rank in result["ranks"]:
+        assert rank["effective"] == "native"
+        assert rank["reason"]
+    # It has given back what it had, and serves what it can.
+    checkpoints.make_model(data_dir / "small", shards=2, mib=1)
+    digests_path.unlink()
+    result = Cli(build_dir, daemon.socket).load(data_dir / "small", ranks=1, digests=digests_path)
+    assert result["ranks"][0]["effective"] == "rank_striped_read_ahead", result
+
+
+def test_a_load_without_daemon_does_not_talk_to_one(daemon, cli, data_dir, digests_path):
+    checkpoints.make_model(data_dir, shards=2, mib=1)
+    before = daemon.log
+    cli.load(data_dir, ranks=2, digests=digests_path, flags=["--no-daemon"])
+    assert daemon.log == before
+
+
+def test_the_socket_can_be_named_by_the_environment(daemon, cli, data_dir, tmp_path):
+    checkpoints.make_model(data_dir, shards=1, mib=1)
+    environment = {**clean_environment(), "FORESTAGE_SOCKET": daemon.socket}
+    arguments = [cli.program, "load", data_dir, "--ranks", "1", "--json"]
+    result = run([*arguments, "--digests", tmp_path / "digests"], env=environment).json
+    assert result["ranks"][0]["effective"] == "rank_striped_read_ahead"
 
 
 def test_version_and_help_need_no_daemon(build_dir, cli_without_daemon):

@@ -6,6 +6,7 @@ import pytest
 
 from forestage_testing import checkpoints
 from forestage_testing.cli import Cli
+from forestage_testing.processes import GUARD_SECONDS
 
 MIDDLE = 3 << 20
 FAULT_BYTES = 64 << 10
@@ -116,3 +117,21 @@ def test_a_held_mount_does_not_hold_up_another(
     assert held.is_running()
     slowfs.release()
     held.finish()
+
+
+@pytest.mark.parametrize("flags", [[], ["--copy"]], ids=["view", "copy"])
+def test_a_file_cut_in_the_middle_of_a_load_is_an_error_and_no_signal(
+    flags, daemon, checkpoint, start_rank
+):
+    path = checkpoints.shard_paths(checkpoint)[1]
+    rank = start_rank(checkpoint, socket=daemon.socket, flags=["--pause-after", "1", *flags])
+    rank.expect("opened")
+    rank.expect("paused")
+    with open(path, "r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+    rank.resume()
+    error = rank.expect("error")
+    assert path.name in error["message"]
+    assert rank.process.wait(GUARD_SECONDS) == 1
+    assert daemon.health() == "SERVING"
+    daemon.wait_for_no_sessions()

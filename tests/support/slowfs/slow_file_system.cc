@@ -25,13 +25,6 @@ namespace {
 // libfuse's default of 12 background requests would hide what many readers do.
 constexpr unsigned kBackgroundRequestsMax = 512;
 
-// An open file or the names of an open directory, kept in fuse_file_info::fh.
-struct OpenFile {
-  std::string path;
-  UniqueFd fd;
-};
-using Names = std::vector<std::pair<std::string, uint64_t>>;
-
 std::string ProcPath(const UniqueFd& fd) { return absl::StrCat("/proc/self/fd/", fd.get()); }
 
 SlowFileSystem* FileSystemOf(fuse_req_t request) {
@@ -137,30 +130,28 @@ struct FuseOperations {
       return;
     }
     self->counters_.CountOpen();
-    auto file = std::make_unique<OpenFile>(OpenFile{node.path, std::move(fd)});
-    info->fh = reinterpret_cast<uint64_t>(file.get());
+    info->fh = self->open_files_.Add({node.path, std::move(fd), {}});
     info->keep_cache = self->keep_cache_;
     info->direct_io = self->direct_io_;
     // An opener that was killed meanwhile never releases.
-    if (fuse_reply_open(request, info) == 0) static_cast<void>(file.release());
+    if (fuse_reply_open(request, info) != 0) self->open_files_.Remove(info->fh);
   }
 
   static void Release(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
-    delete reinterpret_cast<OpenFile*>(info->fh);
+    FileSystemOf(request)->open_files_.Remove(info->fh);
     fuse_reply_err(request, 0);
   }
 
   static void Read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset,
                    fuse_file_info* info) {
     SlowFileSystem* self = FileSystemOf(request);
-    const auto* file = reinterpret_cast<const OpenFile*>(info->fh);
+    const std::shared_ptr<const OpenFile> file = self->open_files_.Get(info->fh);
     ReadScheduler::Read read;
     read.path = file->path;
     read.offset = static_cast<uint64_t>(offset);
     read.size = size;
     read.reader = fuse_req_ctx(request)->pid;
-    // The kernel keeps the file open until its reads are answered, so `file` stays.
-    read.answer = [=](int error) { Answer(self, request, file, size, offset, error); };
+    read.answer = [=](int error) { Answer(self, request, *file, size, offset, error); };
     const uint64_t id = self->scheduler_.Add(std::move(read));
     // Calls back at once when the interrupt was there first.
     fuse_req_interrupt_func(request, &Interrupted, reinterpret_cast<void*>(id));
@@ -171,7 +162,7 @@ struct FuseOperations {
     FileSystemOf(request)->scheduler_.Interrupt(reinterpret_cast<uint64_t>(id));
   }
 
-  static void Answer(SlowFileSystem* self, fuse_req_t request, const OpenFile* file, size_t size,
+  static void Answer(SlowFileSystem* self, fuse_req_t request, const OpenFile& file, size_t size,
                      off_t offset, int error) {
     if (error != 0) {
       fuse_reply_err(request, error);
@@ -179,11 +170,11 @@ struct FuseOperations {
     }
     const uint64_t begin = static_cast<uint64_t>(offset);
     const std::optional<Fault> fault =
-        self->faults_.Hit(file->path, begin, size, fuse_req_ctx(request)->pid);
+        self->faults_.Hit(file.path, begin, size, fuse_req_ctx(request)->pid);
     if (fault.has_value()) {
       self->counters_.CountFault();
       if (fault->kind == FaultKind::kEio || fault->kind == FaultKind::kEstale) {
-        self->counters_.CountRead(file->path, 0);
+        self->counters_.CountRead(file.path, 0);
         fuse_reply_err(request, fault->kind == FaultKind::kEio ? EIO : ESTALE);
         return;
       }
@@ -193,12 +184,12 @@ struct FuseOperations {
       }
     }
     std::vector<char> buffer(size);
-    const ssize_t count = ReadFully(file->fd.get(), buffer.data(), size, begin);
+    const ssize_t count = ReadFully(file.fd.get(), buffer.data(), size, begin);
     if (count < 0) {
       fuse_reply_err(request, errno);
       return;
     }
-    self->counters_.CountRead(file->path, static_cast<uint64_t>(count));
+    self->counters_.CountRead(file.path, static_cast<uint64_t>(count));
     fuse_reply_buf(request, buffer.data(), static_cast<size_t>(count));
   }
 
@@ -209,18 +200,21 @@ struct FuseOperations {
       fuse_reply_err(request, errno);
       return;
     }
-    auto names = std::make_unique<Names>();
+    OpenFile file = {node.path, UniqueFd(), {}};
     while (const dirent* entry = readdir(directory)) {
-      names->emplace_back(entry->d_name, entry->d_ino);
+      file.names.emplace_back(entry->d_name, entry->d_ino);
     }
     closedir(directory);
-    info->fh = reinterpret_cast<uint64_t>(names.get());
-    if (fuse_reply_open(request, info) == 0) static_cast<void>(names.release());
+    OpenFiles& open_files = FileSystemOf(request)->open_files_;
+    info->fh = open_files.Add(std::move(file));
+    if (fuse_reply_open(request, info) != 0) open_files.Remove(info->fh);
   }
 
   static void ReadDirectory(fuse_req_t request, fuse_ino_t, size_t size, off_t offset,
                             fuse_file_info* info) {
-    const auto& names = *reinterpret_cast<const Names*>(info->fh);
+    const std::shared_ptr<const OpenFile> directory =
+        FileSystemOf(request)->open_files_.Get(info->fh);
+    const auto& names = directory->names;
     std::vector<char> buffer(size);
     size_t used = 0;
     for (size_t i = static_cast<size_t>(offset); i < names.size(); ++i) {
@@ -233,11 +227,6 @@ struct FuseOperations {
       used += entry_bytes;
     }
     fuse_reply_buf(request, buffer.data(), used);
-  }
-
-  static void ReleaseDirectory(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
-    delete reinterpret_cast<Names*>(info->fh);
-    fuse_reply_err(request, 0);
   }
 
   static void StatFs(fuse_req_t request, fuse_ino_t id) {
@@ -276,7 +265,7 @@ absl::Status SlowFileSystem::Mount() {
   operations.read = &FuseOperations::Read;
   operations.opendir = &FuseOperations::OpenDirectory;
   operations.readdir = &FuseOperations::ReadDirectory;
-  operations.releasedir = &FuseOperations::ReleaseDirectory;
+  operations.releasedir = &FuseOperations::Release;
   operations.statfs = &FuseOperations::StatFs;
 
   std::string mount_options = "ro,allow_other,default_permissions,fsname=slowfs,subtype=slowfs";

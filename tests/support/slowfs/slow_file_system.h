@@ -14,6 +14,7 @@
 
 #include "tests/support/slowfs/counters.h"
 #include "tests/support/slowfs/fault_table.h"
+#include "tests/support/slowfs/open_files.h"
 #include "tests/support/slowfs/read_scheduler.h"
 #include "tests/support/slowfs/source_tree.h"
 
@@ -52,6 +53,7 @@ class SlowFileSystem {
 
   const Options options_;
   std::unique_ptr<SourceTree> tree_;
+  OpenFiles open_files_;
   FaultTable faults_;
   Counters counters_;
   ReadScheduler scheduler_;
