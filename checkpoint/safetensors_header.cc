@@ -35,7 +35,7 @@ constexpr HeaderRule kRules[] = {HeaderRule::kTooSmall,     HeaderRule::kTooLarg
 
 absl::Status RuleError(HeaderRule rule, absl::string_view file_name, absl::string_view what) {
   absl::Status status = absl::InvalidArgumentError(
-      absl::StrCat(QuotedName(file_name), ": ", what, " (", HeaderRuleName(rule), ")"));
+      absl::StrCat(QuotedPath(file_name), ": ", what, " (", HeaderRuleName(rule), ")"));
   status.SetPayload(kRulePayload, absl::Cord(absl::StrCat(static_cast<int>(rule))));
   return status;
 }
@@ -116,7 +116,7 @@ absl::Status MentionRepeated(const absl::Status& status, const HeaderText& text,
   OffenderList repeated;
   for (const std::string& name : text.repeated_names) repeated.Add(QuotedName(name));
   absl::Status longer = absl::InvalidArgumentError(
-      absl::StrCat(status.message(), "; names that ", QuotedName(file_name),
+      absl::StrCat(status.message(), "; names that ", QuotedPath(file_name),
                    " has more than once, where the last one counts: ", repeated.Text()));
   longer.SetPayload(kRulePayload, absl::Cord(absl::StrCat(static_cast<int>(*rule))));
   return longer;
@@ -194,7 +194,7 @@ absl::Status ReadFully(int fd, uint64_t offset, absl::Span<std::byte> out,
         pread(fd, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
-      return ErrnoStatus(errno, absl::StrCat(QuotedName(file_name), ": read of the header at byte ",
+      return ErrnoStatus(errno, absl::StrCat(QuotedPath(file_name), ": read of the header at byte ",
                                              offset + done));
     }
     if (got == 0) {
@@ -302,9 +302,9 @@ absl::StatusOr<SafetensorsHeader> ParseHeader(absl::Span<const std::byte> text, 
 absl::StatusOr<SafetensorsHeader> ReadHeader(int fd, absl::string_view file_name) {
   struct stat status;
   if (fstat(fd, &status) != 0)
-    return ErrnoStatus(errno, absl::StrCat(QuotedName(file_name), ": fstat"));
+    return ErrnoStatus(errno, absl::StrCat(QuotedPath(file_name), ": fstat"));
   if (!S_ISREG(status.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(QuotedName(file_name), ": not a regular file"));
+    return absl::InvalidArgumentError(absl::StrCat(QuotedPath(file_name), ": not a regular file"));
   }
   const uint64_t file_bytes = static_cast<uint64_t>(status.st_size);
   absl::StatusOr<SafetensorsHeader> header = ReadHeaderOfSize(fd, file_bytes, file_name);

@@ -159,9 +159,7 @@ std::vector<Row> TableOfRanges() {
       Accepts("unordered_json",
               "{\"b\":{$D:\"I32\",$S:[2],$O:[8,16]},\"a\":{$D:\"I32\",$S:[2],$O:[0,8]}}", 16,
               "a I32 2 0-8; b I32 2 8-16"),
-      RefusesFile("lfs",
-                  "version https:"
-                  "//git-lfs.github.com/spec/v1\noid sha256:0123\nsize 4976698672\n",
+      RefusesFile("lfs", "version git-lfs-spec-v1\noid sha256:0123\nsize 4976698672\n",
                   HeaderRule::kTooLarge),
       RefusesFile("html", "<!DOCTYPE html><html><body>404</body></html>", HeaderRule::kTooLarge),
       RefusesFile("zip", std::string("PK\x03\x04\0\0\0\0", 8) + std::string(100, '\0'),
@@ -279,8 +277,7 @@ std::string MessageOf(absl::string_view file) {
 }
 
 TEST(SafetensorsHeaderTest, SaysWhatAForeignFileIs) {
-  EXPECT_THAT(MessageOf("version https:"
-                        "//git-lfs.github.com/spec/v1\noid sha256:0\nsize 4976698672\n"),
+  EXPECT_THAT(MessageOf("version git-lfs-spec-v1\noid sha256:0\nsize 4976698672\n"),
               AllOf(HasSubstr("git-LFS pointer"), HasSubstr("4976698672 bytes")));
   EXPECT_THAT(MessageOf("\n<!doctype HTML><html>"), HasSubstr("HTML page"));
   EXPECT_THAT(MessageOf("<?xml version='1.0'?><Error>"), HasSubstr("XML document"));

@@ -13,7 +13,8 @@
 //                            ^                            |
 //                            |                            +--read failed----> kFailed
 //                            +-----------demanded again-------------------------+
-//   kReading --reading stopped, nobody demands it--> kAbsent
+//   kQueued --nobody demands it any more--> kAbsent
+//   kReading --reading was called off--> kAbsent
 //
 // kResident is only ever shown after every page of the extent was seen up to date. It does not
 // promise that no page is evicted later: a rank populates what it is about to use and takes an

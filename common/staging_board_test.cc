@@ -146,6 +146,17 @@ TEST(StagingBoardTest, MovesAStateOnlyFromTheExpectedOne) {
   EXPECT_EQ(board->state(0), ExtentState::kQueued);
 }
 
+TEST(StagingBoardTest, MovesThoseOfARangeThatAreInTheExpectedState) {
+  const std::unique_ptr<StagingBoard> board = MakeBoard(5);
+  board->SetState(2, ExtentState::kResident);
+  board->CompareAndSetStates(1, 4, ExtentState::kAbsent, ExtentState::kQueued);
+  board->CompareAndSetStates(5, 5, ExtentState::kAbsent, ExtentState::kQueued);
+  const ExtentState expected[] = {ExtentState::kAbsent, ExtentState::kQueued,
+                                  ExtentState::kResident, ExtentState::kQueued,
+                                  ExtentState::kAbsent};
+  for (uint64_t i = 0; i < 5; ++i) EXPECT_EQ(board->state(i), expected[i]) << i;
+}
+
 TEST(StagingBoardTest, RanksCannotWriteToIt) {
   const std::unique_ptr<StagingBoard> board = MakeBoard(1);
   const UniqueFd rank(fcntl(board->fd(), F_DUPFD_CLOEXEC, 0));
@@ -187,20 +198,23 @@ TEST(StagingBoardTest, WaitingEndsWhenCancelled) {
   waiter.join();
 }
 
-// A lost wake-up costs a waiter 100 ms until it looks by itself, so 600 of them would miss the
-// deadline by far.
+// A lost wake-up costs a waiter 100 ms until it looks by itself, so that without wake-ups the
+// deadline is missed by far.
 TEST(StagingBoardTest, EveryChangeWakesAWaiterInAnotherProcess) {
-  constexpr uint64_t kExtents = 600;
+  constexpr uint64_t kExtents = 1000;
   const std::unique_ptr<StagingBoard> board = MakeBoard(kExtents);
   const Gate about_to_wait;
-  const absl::Time deadline = absl::Now() + absl::Seconds(40);
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
   ChildProcess rank([&] {
     const auto view = MapBoard(*board);
     ASSERT_OK(view);
+    // Goes on after a miss, since the daemon's side waits for the gate.
+    uint64_t missed = 0;
     for (uint64_t i = 0; i < kExtents; ++i) {
       about_to_wait.Open();
-      ASSERT_EQ((*view)->WaitFor(i, deadline), ExtentState::kResident) << i;
+      if ((*view)->WaitFor(i, deadline) != ExtentState::kResident) ++missed;
     }
+    EXPECT_EQ(missed, 0u);
   });
   for (uint64_t i = 0; i < kExtents; ++i) {
     about_to_wait.Pass();
@@ -334,6 +348,18 @@ TEST(StagingBoardViewTest, AHeartbeatThatStandsStillOrLiesInTheFutureMeansGone) 
   EXPECT_TRUE(gone_with(INT64_MIN));
   EXPECT_TRUE(gone_with(INT64_MAX));
   EXPECT_TRUE(gone_with(-1));
+}
+
+TEST(StagingBoardViewTest, AClosedBoardIsToldFromADeadDaemon) {
+  HandMadeBoard board(1);
+  board.Seal();
+  ASSERT_OK_AND_ASSIGN(const auto view, board.Map());
+  EXPECT_FALSE(view->closed());
+  board.header().heartbeat_ns.store(0);
+  EXPECT_TRUE(view->daemon_gone());
+  EXPECT_FALSE(view->closed());
+  board.header().phase.store(static_cast<uint32_t>(BoardPhase::kClosed));
+  EXPECT_TRUE(view->closed());
 }
 
 TEST(StagingBoardViewTest, AWaiterSeesByItselfThatTheHeartbeatStandsStill) {

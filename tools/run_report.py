@@ -143,9 +143,9 @@ def print_report(directory, catalog, ranks, cold, warm, native_cold, native_warm
         print(f"  rank {rank['rank']}: {human_bytes(rank['bytes'])}, asked {rank['requested']}, "
               f"got {rank['effective']}{reason}")
     print(f"Warm, the daemon read {human_bytes(warm['node']['bytes_read'])}.")
-    print(f"Every rank compared every byte with its own direct read: "
-          f"{sum(rank['verified'] for rank in verified['ranks'])} slices equal, "
-          f"{sum(rank['mismatched'] for rank in verified['ranks'])} different.")
+    print(f"Once more, each rank comparing every byte with its own direct read: "
+          f"{sum(rank['verified'] for rank in verified['ranks'])} of {ranks} ranks have every byte "
+          f"right, {sum(rank['mismatched'] for rank in verified['ranks'])} slices differ.")
     print("\n'storage read' counts the block device below the checkpoint, whoever read; '-' where "
           "there is none.\nOne run is no benchmark: rates differ from run to run.")
 

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/temporary_directory_for_test.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "checkpoint/safetensors_header.h"
+#include "checkpoint/temporary_directory_for_test.h"
 #include "common/status_matchers.h"
 
 namespace forestage {
@@ -60,7 +60,7 @@ TEST(DemoHeaderTest, IsPaddedToEightBytes) {
 
 TEST(DemoShardTest, IsASoundFileThatHoldsItsTensorsByName) {
   const TemporaryDirectoryForTest directory;
-  const std::string path = directory.Path("x.safetensors");
+  const std::string path = directory.PathOf("x.safetensors");
   uint64_t advanced = 0;
   ASSERT_OK(WriteDemoShard(path, {{"b", {3, 5}}, {"a", {7}}}, [&](uint64_t bytes) {
     advanced += bytes;
@@ -84,16 +84,16 @@ TEST(DemoShardTest, IsASoundFileThatHoldsItsTensorsByName) {
 
 TEST(DemoShardTest, StopsWhenItIsToldTo) {
   const TemporaryDirectoryForTest directory;
-  EXPECT_THAT(WriteDemoShard(directory.Path("x"), {{"a", {7}}}, [](uint64_t) { return false; }),
+  EXPECT_THAT(WriteDemoShard(directory.PathOf("x"), {{"a", {7}}}, [](uint64_t) { return false; }),
               StatusIs(absl::StatusCode::kCancelled, testing::_));
 }
 
 TEST(DemoShardTest, WritesOverNothing) {
   const TemporaryDirectoryForTest directory;
-  ASSERT_OK(WriteDemoText(directory.Path("x"), "mine"));
-  EXPECT_THAT(WriteDemoShard(directory.Path("x"), {{"a", {7}}}, [](uint64_t) { return true; }),
-              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr(directory.Path("x"))));
-  EXPECT_EQ(ReadFile(directory.Path("x")), "mine");
+  ASSERT_OK(WriteDemoText(directory.PathOf("x"), "mine"));
+  EXPECT_THAT(WriteDemoShard(directory.PathOf("x"), {{"a", {7}}}, [](uint64_t) { return true; }),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr(directory.PathOf("x"))));
+  EXPECT_EQ(ReadFile(directory.PathOf("x")), "mine");
 }
 
 }  // namespace

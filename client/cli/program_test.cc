@@ -15,10 +15,11 @@
 #include "client/cli/digest_line.h"
 #include "client/cli/output.h"
 #include "client/cli/rank_plan.h"
-#include "client/cli/temporary_directory_for_test.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include <sys/wait.h>
+
+#include "checkpoint/temporary_directory_for_test.h"
 
 extern char** environ;
 
@@ -43,8 +44,8 @@ struct RunOutcome {
 class ProgramTest : public ::testing::Test {
  protected:
   RunOutcome Forestage(std::vector<std::string> arguments) {
-    const std::string out = directory_.Path("stdout");
-    const std::string err = directory_.Path("stderr");
+    const std::string out = directory_.PathOf("stdout");
+    const std::string err = directory_.PathOf("stderr");
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     const int flags = O_WRONLY | O_CREAT | O_TRUNC;
@@ -64,7 +65,7 @@ class ProgramTest : public ::testing::Test {
   }
 
   std::string MakeDemo(const std::string& architecture) {
-    const std::string path = directory_.Path("demo");
+    const std::string path = directory_.PathOf("demo");
     const RunOutcome demo =
         Forestage({"demo", path, "--size", "3MiB", "--shards", "3", "--arch", architecture});
     EXPECT_EQ(demo.exit_code, 0) << demo.err;
@@ -122,7 +123,7 @@ TEST_F(ProgramTest, ListsWhatDemoWrote) {
 TEST_F(ProgramTest, RanksLoadVerifyAndDigestTheirRows) {
   const std::string demo = MakeDemo("llama");
   const Json listing = Forestage({"ls", "--json", demo}).json();
-  const std::string digests = directory_.Path("digests");
+  const std::string digests = directory_.PathOf("digests");
   const RunOutcome load = Forestage({"load", demo, "--no-daemon", "--ranks", "3", "--share", "rows",
                                      "--verify", "--digests", digests, "--json"});
   ASSERT_EQ(load.exit_code, 0) << load.err;
@@ -181,15 +182,15 @@ TEST_F(ProgramTest, DemoLeavesADirectoryThatIsNotEmptyAlone) {
 }
 
 TEST_F(ProgramTest, TellsWrongUsageFromFailureAndFromAMissingDaemon) {
-  const std::string socket = "--socket=" + directory_.Path("no.sock");
+  const std::string socket = "--socket=" + directory_.PathOf("no.sock");
   EXPECT_EQ(Forestage({}).exit_code, 2);
   EXPECT_EQ(Forestage({"bogus"}).exit_code, 2);
   EXPECT_EQ(Forestage({"load", directory_.path()}).exit_code, 2);
   EXPECT_EQ(Forestage({"load", directory_.path(), "--ranks", "0"}).exit_code, 2);
   EXPECT_EQ(Forestage({"load", directory_.path(), "--ranks", "1", "--share", "x"}).exit_code, 2);
-  EXPECT_EQ(Forestage({"demo", directory_.Path("d"), "--size", "big"}).exit_code, 2);
+  EXPECT_EQ(Forestage({"demo", directory_.PathOf("d"), "--size", "big"}).exit_code, 2);
   EXPECT_EQ(Forestage({"status", "--no-daemon"}).exit_code, 2);
-  EXPECT_EQ(Forestage({"ls", directory_.Path("none")}).exit_code, 1);
+  EXPECT_EQ(Forestage({"ls", directory_.PathOf("none")}).exit_code, 1);
   EXPECT_EQ(Forestage({"status", socket}).exit_code, 3);
   const RunOutcome health = Forestage({"health", socket, "--json"});
   EXPECT_EQ(health.exit_code, 3);
@@ -202,7 +203,7 @@ TEST_F(ProgramTest, TellsWrongUsageFromFailureAndFromAMissingDaemon) {
 TEST_F(ProgramTest, StageWithoutADaemonStagesNothingAndSaysSo) {
   const std::string demo = MakeDemo("llama");
   const RunOutcome stage =
-      Forestage({"stage", demo, "--once", "--socket", directory_.Path("no.sock")});
+      Forestage({"stage", demo, "--once", "--socket", directory_.PathOf("no.sock")});
   EXPECT_EQ(stage.exit_code, 3);
   EXPECT_THAT(stage.err, HasSubstr("no.sock"));
 }

@@ -16,7 +16,8 @@ namespace {
 
 constexpr absl::Duration kBarInterval = absl::Milliseconds(100);
 constexpr absl::Duration kLineInterval = absl::Seconds(2);
-constexpr int kBarCells = 24;
+constexpr int kBarCellsMax = 24;
+constexpr int kBarCellsMin = 4;
 constexpr int kColumnsDefault = 80;
 // Below this an average rate is noise.
 constexpr absl::Duration kRateElapsedMin = absl::Milliseconds(50);
@@ -53,12 +54,16 @@ std::string FormatProgressLine(absl::string_view label, const ProgressFigures& f
 
 std::string FormatProgressBar(absl::string_view label, const ProgressFigures& figures,
                               int columns) {
-  const int filled = static_cast<int>(Fraction(figures) * kBarCells);
-  std::string bar =
-      absl::StrCat("[", std::string(filled, '#'), std::string(kBarCells - filled, '.'), "] ",
-                   FormatProgressLine(label, figures));
-  if (columns > 0 && bar.size() > static_cast<size_t>(columns)) bar.resize(columns);
-  return bar;
+  std::string line = FormatProgressLine(label, figures);
+  // The bar takes what the figures leave: two brackets and a space stand around its cells.
+  const int cells = std::min(kBarCellsMax, columns - static_cast<int>(line.size()) - 3);
+  if (cells >= kBarCellsMin) {
+    const int filled = static_cast<int>(Fraction(figures) * cells);
+    line =
+        absl::StrCat("[", std::string(filled, '#'), std::string(cells - filled, '.'), "] ", line);
+  }
+  if (columns > 0 && line.size() > static_cast<size_t>(columns)) line.resize(columns);
+  return line;
 }
 
 ProgressBar::ProgressBar(std::string label, Style style)

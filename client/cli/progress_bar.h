@@ -19,7 +19,7 @@ struct ProgressFigures {
 // the beginning; no time left is given before there is a rate, and none at the end.
 std::string FormatProgressLine(absl::string_view label, const ProgressFigures& figures);
 
-// The same behind a bar, cut to `columns` characters.
+// The same behind a bar, if there is room for one in `columns` characters, and never longer.
 std::string FormatProgressBar(absl::string_view label, const ProgressFigures& figures, int columns);
 
 // Writes to standard error. Not thread-safe.

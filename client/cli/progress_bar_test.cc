@@ -40,7 +40,8 @@ TEST(ProgressLineTest, SaysHundredPercentOnlyWhenAllIsDone) {
 TEST(ProgressBarTest, FillsWithTheShareAndFitsTheTerminal) {
   const ProgressFigures half = {.done_bytes = 1, .total_bytes = 2, .elapsed = absl::ZeroDuration()};
   EXPECT_EQ(FormatProgressBar("x", half, 200), "[############............] x  1 B of 2 B (50 %)");
-  EXPECT_EQ(FormatProgressBar("x", half, 10), "[#########");
+  EXPECT_EQ(FormatProgressBar("x", half, 30), "[###....] x  1 B of 2 B (50 %)");
+  EXPECT_EQ(FormatProgressBar("x", half, 10), "x  1 B of ");
 }
 
 TEST(ProgressBarTest, TakesNothingToDoAsDone) {

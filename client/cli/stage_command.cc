@@ -51,16 +51,15 @@ absl::StatusOr<StagingStatus> WaitInterruptibly(const Session& session, Terminat
 }
 
 // Until a signal (OK) or the loss of the daemon (UNAVAILABLE).
-absl::Status Hold(const Session& session, TerminationSignals& signals) {
+absl::Status Hold(const Session& session, const std::string& directory,
+                  TerminationSignals& signals) {
   while (!signals.Wait(kWatchInterval)) {
-    const absl::StatusOr<StagingStatus> staging =
-        session.GetStagingStatus(absl::Now() + kWatchTimeout);
+    const absl::Status status = session.GetStagingStatus(absl::Now() + kWatchTimeout).status();
     // A daemon that is slow to answer still holds what it holds.
-    if (staging.ok() || absl::IsDeadlineExceeded(staging.status())) continue;
-    return absl::UnavailableError(absl::StrCat(
-        "the daemon is lost, nothing holds the checkpoint in memory any more; start forestaged "
-        "and run this command again (",
-        staging.status().message(), ")"));
+    if (status.ok() || absl::IsDeadlineExceeded(status)) continue;
+    return absl::UnavailableError(
+        absl::StrCat("the daemon is gone, so nothing holds ", directory,
+                     " in memory any more; start forestaged and run this command again"));
   }
   return absl::OkStatus();
 }
@@ -114,7 +113,7 @@ ExitCode RunStage(const GlobalOptions& global, const StageOptions& options) {
   }
   if (options.once) return ExitCode::kOk;
   if (!global.json) PrintText("held until Ctrl-C or SIGTERM\n");
-  if (const absl::Status held = Hold(**session, signals); !held.ok())
+  if (const absl::Status held = Hold(**session, options.directory, signals); !held.ok())
     return Fail(global, ExitCode::kFailed, held);
   return ExitCode::kOk;
 }

@@ -163,6 +163,16 @@ uint64_t OwnMajorFaults() {
   return static_cast<uint64_t>(usage.ru_majflt);
 }
 
+// What a call needs of gRPC until OnDone. Never destroyed on one of gRPC's own threads: the last
+// channel of a process joins them.
+struct Call {
+  explicit Call(std::shared_ptr<grpc::Channel> on)
+      : channel(std::move(on)), stub(v1::SessionService::NewStub(channel)) {}
+  const std::shared_ptr<grpc::Channel> channel;
+  const std::unique_ptr<v1::SessionService::Stub> stub;
+  grpc::ClientContext context;
+};
+
 // One OpenSession stream. gRPC's threads call the On... reactions; everything else comes from the
 // client's threads. It owns itself from Start until OnDone, since gRPC may call until then.
 //
@@ -171,12 +181,13 @@ uint64_t OwnMajorFaults() {
 // tensor is sent once), so that no caller ever blocks on the daemon.
 class SessionStream : public grpc::ClientBidiReactor<v1::SessionRequest, v1::SessionEvent> {
  public:
-  static std::shared_ptr<SessionStream> Start(
-      std::shared_ptr<grpc::Channel> channel, const v1::SessionRequest& open,
-      std::shared_ptr<DaemonLoss> loss) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    std::shared_ptr<SessionStream> stream(new SessionStream(std::move(channel), std::move(loss)));
+  // `call` lives until HasEnded().
+  static std::shared_ptr<SessionStream> Start(Call& call, const v1::SessionRequest& open,
+                                              std::shared_ptr<DaemonLoss> loss)
+      ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    std::shared_ptr<SessionStream> stream(new SessionStream(call, std::move(loss)));
     stream->self_ = stream;
-    stream->stub_->async()->OpenSession(&stream->context_, stream.get());
+    call.stub->async()->OpenSession(&call.context, stream.get());
     // Writes may be started from outside a reaction until writing ends.
     stream->AddHold();
     stream->outgoing_ = open;
@@ -209,16 +220,19 @@ class SessionStream : public grpc::ClientBidiReactor<v1::SessionRequest, v1::Ses
   absl::StatusOr<StagingStatus> GetProgress(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the stream: sends what is queued, then cancels. Blocks at most twice kCloseTimeout.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+  // OnDone has been called: gRPC needs nothing of this call any more.
+  bool HasEnded() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return end_.has_value();
+  }
 
   void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDone(const grpc::Status& status) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  SessionStream(std::shared_ptr<grpc::Channel> channel, std::shared_ptr<DaemonLoss> loss)
-      : channel_(std::move(channel)),
-        stub_(v1::SessionService::NewStub(channel_)),
-        loss_(std::move(loss)) {}
+  SessionStream(Call& call, std::shared_ptr<DaemonLoss> loss)
+      : call_(call), loss_(std::move(loss)) {}
 
   template <typename Event>
   absl::StatusOr<Event> WaitForEvent(std::optional<Event> SessionStream::*member,
@@ -230,11 +244,9 @@ class SessionStream : public grpc::ClientBidiReactor<v1::SessionRequest, v1::Ses
   bool TakeNextMessage() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndWriting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Constant after Start.
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::SessionService::Stub> stub_;
+  // Constant after construction.
+  Call& call_;  // not touched after OnDone
   const std::shared_ptr<DaemonLoss> loss_;
-  grpc::ClientContext context_;
 
   // With gRPC while a read or a write is outstanding.
   v1::SessionEvent incoming_;
@@ -438,14 +450,20 @@ void SessionStream::Close() {
   WriteNext();
   const auto ended = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return end_.has_value(); };
   if (mutex_.AwaitWithTimeout(absl::Condition(&ended), kCloseTimeout)) return;
-  context_.TryCancel();
+  call_.context.TryCancel();
   mutex_.AwaitWithTimeout(absl::Condition(&ended), kCloseTimeout);
 }
 
 class DaemonConnection : public DaemonSession {
  public:
-  explicit DaemonConnection(std::shared_ptr<SessionStream> stream) : stream_(std::move(stream)) {}
-  ~DaemonConnection() override { Close(); }
+  DaemonConnection(std::unique_ptr<Call> call, const v1::SessionRequest& open,
+                   std::shared_ptr<DaemonLoss> loss)
+      : call_(std::move(call)), stream_(SessionStream::Start(*call_, open, std::move(loss))) {}
+  ~DaemonConnection() override {
+    Close();
+    // gRPC may use the call for ever, if it cannot even cancel: better a leak than a crash.
+    if (!stream_->HasEnded()) static_cast<void>(call_.release());
+  }
 
   void SendDemand(absl::Span<const DemandedBytes> items) override { stream_->QueueDemand(items); }
   void SendUrgent(absl::Span<const uint64_t> extent_indexes) override {
@@ -459,6 +477,7 @@ class DaemonConnection : public DaemonSession {
   SessionStream& stream() { return *stream_; }
 
  private:
+  std::unique_ptr<Call> call_;
   const std::shared_ptr<SessionStream> stream_;
 };
 
@@ -550,8 +569,9 @@ absl::string_view Fix(const absl::Status& status) {
 absl::StatusOr<DaemonWelcome> OpenDaemonConnection(const DaemonOpenRequest& request,
                                                    std::shared_ptr<DaemonLoss> loss) {
   ASSIGN_OR_RETURN(UniqueFd socket, ConnectToDaemon(request));
-  auto connection = std::make_unique<DaemonConnection>(
-      SessionStream::Start(MakeChannel(std::move(socket)), MakeOpenMessage(request), loss));
+  auto connection =
+      std::make_unique<DaemonConnection>(std::make_unique<Call>(MakeChannel(std::move(socket))),
+                                         MakeOpenMessage(request), std::move(loss));
   absl::StatusOr<DaemonWelcome> welcome = Converse(request, connection->stream());
   if (!welcome.ok()) {
     const absl::Status& status = welcome.status();

@@ -196,8 +196,11 @@ void ReadPiece::OnPopulateResult(int64_t result) {
         absl::StrCat(file_->name(), " at offset ", range_.begin,
                      ": pages are evicted as fast as they are read; the daemon lacks memory")));
   }
-  Finish(ErrnoStatus(error_number, absl::StrCat("populating pages of ", file_->name(),
-                                                " at offset ", range_.begin)));
+  // EFAULT says no more than that a page cannot be had, although reads said nothing.
+  Finish(absl::UnavailableError(
+      ErrnoStatus(error_number,
+                  absl::StrCat("populating pages of ", file_->name(), " at offset ", range_.begin))
+          .message()));
 }
 
 void ReadPiece::Finish(absl::Status status) {

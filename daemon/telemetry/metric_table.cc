@@ -11,8 +11,8 @@ namespace forestage {
 namespace {
 
 constexpr absl::string_view kCauses[] = {"stage", "demand"};
-constexpr absl::string_view kErrorClasses[] = {"io",      "stale",      "timeout",   "changed",
-                                               "cut_off", "permission", "cancelled", "other"};
+constexpr absl::string_view kErrorClasses[] = {"io",      "stale",      "timeout", "changed",
+                                               "cut_off", "permission", "other"};
 constexpr absl::string_view kOutcomes[] = {"closed",   "process_exit", "replaced",
                                            "draining", "error",        "other"};
 constexpr absl::string_view kPolicies[] = {"native", "rank_striped_read_ahead", "other"};

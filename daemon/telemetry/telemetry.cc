@@ -69,8 +69,6 @@ absl::string_view ErrorClass(const absl::Status& status) {
       return "cut_off";
     case absl::StatusCode::kPermissionDenied:
       return "permission";
-    case absl::StatusCode::kCancelled:
-      return "cancelled";
     default:
       return "other";
   }

@@ -257,7 +257,6 @@ TEST(TelemetryTest, ReadErrorsAreSortedIntoClasses) {
       {absl::FailedPreconditionError("x"), "changed"},
       {absl::OutOfRangeError("x"), "cut_off"},
       {ErrnoStatus(EACCES, "read"), "permission"},
-      {absl::CancelledError("x"), "cancelled"},
       {absl::InternalError("x"), "other"},
   };
   std::map<std::string, int> expected;

@@ -1,0 +1,182 @@
+#include "daemon/storage/shard_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <string>
+#include <thread>
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "common/status_matchers.h"
+#include "common/units.h"
+#include "daemon/storage/files_for_test.h"
+#include "daemon/storage/thread_pool_storage_reader.h"
+
+namespace forestage {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr uid_t kStranger = 65533;
+
+class ShardFileTest : public ::testing::Test {
+ protected:
+  std::string Write(uint64_t bytes, const std::string& name = "shard") {
+    WriteFileForTest(directory_.File(name), PatternForTest(bytes));
+    return directory_.File(name);
+  }
+  static absl::StatusOr<std::unique_ptr<ShardFile>> Open(const std::string& path,
+                                                         int flags = O_RDONLY) {
+    return ShardFile::Open("model.safetensors", OpenForTest(path, flags));
+  }
+
+  DirectoryForTest directory_;
+};
+
+TEST_F(ShardFileTest, KnowsItsFile) {
+  const std::string path = Write(10000);
+  ASSERT_OK_AND_ASSIGN(const auto file, Open(path));
+  EXPECT_EQ(file->name(), "model.safetensors");
+  EXPECT_EQ(file->bytes(), 10000u);
+  EXPECT_EQ(file->mapping().bytes().size(), 10000u);
+  EXPECT_EQ(file->advice_bytes_max() % PageBytes(), 0u);
+  ASSERT_OK_AND_ASSIGN(const CacheIdentity identity, CacheIdentityOf(file->fd()));
+  EXPECT_EQ(identity, file->identity());
+  EXPECT_OK(file->CheckUnchanged());
+}
+
+TEST_F(ShardFileTest, ReadsThroughADescriptorOfItsOwn) {
+  const std::string path = Write(100);
+  UniqueFd received = OpenForTest(path, O_RDWR);
+  ASSERT_EQ(lseek(received.get(), 50, SEEK_SET), 50);
+  ASSERT_OK_AND_ASSIGN(const auto file, ShardFile::Open("shard", std::move(received)));
+  EXPECT_EQ(fcntl(file->fd(), F_GETFL) & O_ACCMODE, O_RDONLY);
+  EXPECT_NE(fcntl(file->fd(), F_GETFD) & FD_CLOEXEC, 0);
+  EXPECT_EQ(lseek(file->fd(), 0, SEEK_CUR), 0);
+}
+
+TEST_F(ShardFileTest, RefusesWhatIsNotARegularFile) {
+  EXPECT_THAT(Open(directory_.path(), O_RDONLY | O_DIRECTORY),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("model.safetensors"), HasSubstr("regular"))));
+  EXPECT_THAT(Open("/dev/null"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("regular")));
+  int pipes[2] = {};
+  ASSERT_EQ(pipe2(pipes, O_CLOEXEC), 0);
+  const UniqueFd writer(pipes[1]);
+  EXPECT_THAT(ShardFile::Open("pipe", UniqueFd(pipes[0])),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("regular")));
+  UniqueFd socket_fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_THAT(ShardFile::Open("socket", std::move(socket_fd)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("regular")));
+  EXPECT_FALSE(ShardFile::Open("nothing", UniqueFd()).ok());
+}
+
+TEST_F(ShardFileTest, RefusesADescriptorThatCannotBeRead) {
+  const std::string path = Write(100);
+  EXPECT_THAT(Open(path, O_WRONLY),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not open for reading")));
+  EXPECT_THAT(Open(path, O_PATH),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not open for reading")));
+}
+
+TEST_F(ShardFileTest, RefusesFilesThatTheKernelMakesUp) {
+  EXPECT_THAT(Open("/proc/self/status"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("proc")));
+  EXPECT_THAT(Open("/sys/kernel/mm/transparent_hugepage/enabled"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("sysfs")));
+}
+
+TEST_F(ShardFileTest, SeesThatItsFileWasChanged) {
+  const std::string path = Write(10000);
+  ASSERT_OK_AND_ASSIGN(const auto file, Open(path));
+  ASSERT_EQ(truncate(path.c_str(), 9000), 0);
+  EXPECT_THAT(file->CheckUnchanged(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("model.safetensors"), HasSubstr("9000"))));
+  ASSERT_OK_AND_ASSIGN(const uint64_t bytes, file->CurrentBytes());
+  EXPECT_EQ(bytes, 9000u);
+}
+
+TEST_F(ShardFileTest, SeesThatItsFileWasWrittenInPlaceWithItsTimeSetBack) {
+  const std::string path = Write(10000);
+  ASSERT_OK_AND_ASSIGN(const auto file, Open(path));
+  struct stat before = {};
+  ASSERT_EQ(stat(path.c_str(), &before), 0);
+  {
+    const UniqueFd writer = OpenForTest(path, O_WRONLY);
+    ASSERT_EQ(pwrite(writer.get(), "x", 1, 0), 1);
+    const timespec times[2] = {before.st_atim, before.st_mtim};
+    // Until the clock that stamps files has moved on.
+    struct stat now = before;
+    while (now.st_ctim.tv_sec == before.st_ctim.tv_sec &&
+           now.st_ctim.tv_nsec == before.st_ctim.tv_nsec) {
+      ASSERT_EQ(futimens(writer.get(), times), 0);
+      ASSERT_EQ(fstat(writer.get(), &now), 0);
+    }
+    ASSERT_EQ(now.st_mtim.tv_nsec, before.st_mtim.tv_nsec);
+  }
+  EXPECT_THAT(file->CheckUnchanged(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("changed")));
+}
+
+TEST_F(ShardFileTest, TellsWhichPagesAreMissing) {
+  const uint64_t page = PageBytes();
+  const std::string path = Write(64 * page + 10);
+  ASSERT_OK_AND_ASSIGN(const auto file, Open(path));
+  EXPECT_EQ(file->ResidentBytes(0, file->bytes()), file->bytes());
+  EXPECT_EQ(file->MissingRanges(0, file->bytes()), std::vector<ByteRange>());
+  MakeColdForTest(path);
+  const std::vector<ByteRange> all = {{.begin = 0, .end = file->bytes()}};
+  ASSERT_EQ(file->MissingRanges(0, file->bytes()), all);
+  EXPECT_EQ(file->ResidentBytes(0, file->bytes()), 0u);
+  EXPECT_EQ(file->ResidentBytes(64 * page, 10), 0u);
+  const std::vector<ByteRange> tail = {{.begin = 64 * page, .end = file->bytes()}};
+  EXPECT_EQ(file->MissingRanges(64 * page, 10), tail);
+  EXPECT_EQ(file->MissingRanges(64 * page, 0), std::vector<ByteRange>());
+}
+
+TEST_F(ShardFileTest, AnEmptyFileHasNothingMissing) {
+  ASSERT_OK_AND_ASSIGN(const auto file, Open(Write(0)));
+  EXPECT_EQ(file->ResidentBytes(0, 0), 0u);
+  EXPECT_TRUE(file->mapping().empty());
+}
+
+// Runs in a child without rights to a file of somebody else, of whose pages mincore lies there.
+// Exit codes name what was wrong.
+int LookAsAStranger(const std::string& path) {
+  // Of this process only, by the raw call: no other thread is here to follow.
+  if (syscall(SYS_setresuid, kStranger, kStranger, kStranger) != 0) return 1;
+  auto file = ShardFile::Open("shard", OpenForTest(path));
+  if (!file.ok()) return 2;
+  if ((*file)->ResidentBytes(0, (*file)->bytes()).has_value()) return 3;
+  ThreadPoolStorageReader reader(2);
+  reader.Start({.file = file->get(), .offset = 0, .bytes = (*file)->bytes(), .tag = 1});
+  std::vector<ReadResult> results;
+  while (results.empty()) results = reader.Wait(absl::InfiniteFuture());
+  if (!results[0].status.ok()) return 4;
+  return results[0].storage_bytes == (*file)->bytes() ? 0 : 5;
+}
+
+TEST_F(ShardFileTest, DoesNotBelieveMincoreOnAStrangersFileAndReadsItAllTheSame) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root to become somebody else";
+  const std::string path = Write(4 * kMiB);
+  ASSERT_EQ(chmod(directory_.path().c_str(), 0755), 0);
+  MakeColdForTest(path);
+  const pid_t child = fork();
+  if (child == 0) _exit(LookAsAStranger(path));
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  ASSERT_OK_AND_ASSIGN(const auto file, Open(path));
+  EXPECT_EQ(file->ResidentBytes(0, file->bytes()), file->bytes());
+}
+
+}  // namespace
+}  // namespace forestage

@@ -1,0 +1,167 @@
+"""Fixtures of tests/integration and tests/crash; tests/README.md says what is where."""
+
+import os
+import pathlib
+import shutil
+import tempfile
+
+import pytest
+
+from forestage_testing.checkpoints import expected_digests
+from forestage_testing.cli import Cli, read_digests
+from forestage_testing.daemon import Daemon
+from forestage_testing.rank import Rank
+from forestage_testing.slowfs import Slowfs
+
+# gRPC's fork handlers warn about every subprocess, and none of ours uses gRPC after a fork.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+WITHOUT_FUSE = "FORESTAGE_TEST_WITHOUT_FUSE"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--build-dir", default="build/dev", help="of the CMake preset to test")
+
+
+@pytest.fixture(scope="session")
+def build_dir(request):
+    path = pathlib.Path(request.config.getoption("--build-dir")).absolute()
+    for program in ["bin/forestaged", "bin/forestage", "test/slowfs", "test/load_rank"]:
+        if not (path / program).exists():
+            pytest.exit(f"{path / program} is not built; build first, or give --build-dir", 2)
+    return path
+
+
+@pytest.fixture
+def short_dir():
+    """A private directory with a path short enough for Unix sockets."""
+    path = tempfile.mkdtemp(prefix="fs", dir="/tmp")
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def data_dir(build_dir):
+    """A private directory on the build's disk, where the page cache can be dropped (not tmpfs)."""
+    parent = build_dir / "test-data"
+    parent.mkdir(exist_ok=True)
+    path = pathlib.Path(tempfile.mkdtemp(dir=parent))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def start_daemon(build_dir, request):
+    """Starts further daemons: start_daemon(flags=[...]). Those that still run must end cleanly."""
+    started = []
+    directories = []
+
+    def start(*, wait=True, directory=None, **options):
+        if directory is None:
+            directory = tempfile.mkdtemp(prefix="fs", dir="/tmp")
+            directories.append(directory)
+        daemon = Daemon(build_dir, directory, **options)
+        started.append(daemon)
+        return daemon.wait_until_ready() if wait else daemon
+
+    yield start
+    errors = []
+    for daemon in started:
+        try:
+            # What a test has ended, it has looked at itself.
+            if daemon.is_running():
+                daemon.stop()
+        except AssertionError as error:
+            errors.append(str(error))
+        daemon.abandon()
+        request.node.add_report_section("teardown", "forestaged", daemon.log)
+    for directory in directories:
+        shutil.rmtree(directory)
+    assert not errors, "\n".join(errors)
+
+
+@pytest.fixture
+def daemon(start_daemon):
+    """A daemon with small extents, so that small checkpoints have many."""
+    return start_daemon(flags=["--extent-size", "256KiB"])
+
+
+@pytest.fixture
+def metered_daemon(start_daemon):
+    """The same with metrics on a free port, whose server takes its time to stop."""
+    return start_daemon(flags=["--extent-size", "256KiB"], metrics_address="127.0.0.1:0")
+
+
+@pytest.fixture
+def cli(build_dir, daemon):
+    return Cli(build_dir, daemon.socket)
+
+
+@pytest.fixture
+def cli_without_daemon(build_dir, short_dir):
+    return Cli(build_dir, os.path.join(short_dir, "none.sock"))
+
+
+@pytest.fixture
+def start_rank(build_dir):
+    """Starts one rank: start_rank(directory, socket=..., rank=0, size=2, flags=[...])."""
+    started = []
+
+    def start(directory, **options):
+        rank = Rank(build_dir, directory, **options)
+        started.append(rank)
+        return rank
+
+    yield start
+    for rank in started:
+        rank.abandon()
+
+
+@pytest.fixture
+def mount_slowfs(build_dir):
+    """Mounts a directory through slowfs: mount_slowfs(source, flags=[...])."""
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        if WITHOUT_FUSE in os.environ:
+            pytest.skip(f"no usable /dev/fuse, and {WITHOUT_FUSE} is set")
+        pytest.fail(f"/dev/fuse cannot be used; set {WITHOUT_FUSE}=1 to go without these tests")
+    mounted = []
+    directories = []
+
+    def mount(source, **options):
+        directory = tempfile.mkdtemp(prefix="fs", dir="/tmp")
+        directories.append(directory)
+        slowfs = Slowfs(build_dir, source, directory, **options)
+        mounted.append(slowfs)
+        return slowfs
+
+    yield mount
+    for slowfs in mounted:
+        slowfs.stop()
+    for directory in directories:
+        os.rmdir(os.path.join(directory, "mount"))
+        shutil.rmtree(directory)
+
+
+@pytest.fixture
+def need_root():
+    if os.geteuid() != 0:
+        pytest.fail("this test needs root: it changes its user or mounts")
+
+
+@pytest.fixture
+def digests_path(tmp_path):
+    return tmp_path / "digests"
+
+
+@pytest.fixture
+def check_digests(digests_path):
+    """check_digests(directory, ranks, share): each byte delivered is what the real reader gives."""
+
+    def check(directory, ranks, share="all"):
+        got = read_digests(digests_path)
+        expected = expected_digests(directory, ranks, share)
+        assert got.keys() == expected.keys()
+        wrong = [key for key in expected if got[key] != expected[key]]
+        assert not wrong, f"wrong bytes (rank, tensor): {wrong[:10]}"
+
+    return check

@@ -1,0 +1,115 @@
+"""The daemon dies, stops or hangs in the middle of a load: every rank goes on with right bytes."""
+
+import os
+import re
+import signal
+
+import pytest
+
+from forestage_testing import checkpoints
+from forestage_testing.cli import Cli
+from forestage_testing.processes import wait_until
+
+RANKS = 3
+HELD_FROM = 2 << 20
+STAGED = "rank_striped_read_ahead"
+
+
+@pytest.fixture
+def served_ranks(daemon, data_dir, start_rank, mount_slowfs):
+    """Ranks that the daemon serves and that wait for a held range of slow storage."""
+    checkpoints.make_model(data_dir, shards=2, mib=10)
+    slowfs = mount_slowfs(data_dir)
+    slowfs.hold("*", HELD_FROM)
+    ranks = [
+        start_rank(slowfs.mount, socket=daemon.socket, rank=number, size=RANKS)
+        for number in range(RANKS)
+    ]
+    for rank in ranks:
+        assert rank.expect("opened")["decision"]["effective"] == STAGED
+    slowfs.wait_until_held()
+    return ranks, slowfs
+
+
+def finish_natively(served_ranks, data_dir):
+    """Releases the storage; every byte is right. Returns the decisions at the end."""
+    ranks, slowfs = served_ranks
+    slowfs.release()
+    expected = checkpoints.expected_digests(data_dir, RANKS, "all")
+    decisions = []
+    for rank in ranks:
+        done = rank.finish()
+        got = rank.digests(done)
+        assert got == {key: value for key, value in expected.items() if key[0] == rank.rank}
+        decision = done["decision"]
+        assert decision["requested"] == "auto"
+        assert decision["effective"] == "native"
+        assert decision["activated"] is True
+        assert decision["reason"]
+        decisions.append(decision)
+    return decisions
+
+
+def test_ranks_of_a_killed_daemon_finish_natively(daemon, served_ranks, data_dir):
+    daemon.kill()
+    finish_natively(served_ranks, data_dir)
+
+
+def test_ranks_of_a_draining_daemon_finish_natively(daemon, served_ranks, data_dir):
+    daemon.signal(signal.SIGTERM)
+    wait_until(lambda: not os.path.exists(daemon.socket), "the daemon to close its socket")
+    for decision in finish_natively(served_ranks, data_dir):
+        assert re.search("drain|stops", decision["reason"]), decision["reason"]
+    daemon.wait_for_clean_end()
+
+
+def test_ranks_of_a_stopped_daemon_finish_natively(daemon, served_ranks, data_dir):
+    daemon.signal(signal.SIGSTOP)
+    try:
+        finish_natively(served_ranks, data_dir)
+    finally:
+        daemon.signal(signal.SIGCONT)
+    daemon.wait_for_no_sessions()
+
+
+@pytest.mark.parametrize("share", ["all", "rows"])
+def test_a_load_goes_on_when_the_daemon_is_killed(
+    share, daemon, cli, data_dir, digests_path, check_digests, mount_slowfs
+):
+    checkpoints.make_model(data_dir, shards=2, mib=10)
+    slowfs = mount_slowfs(data_dir)
+    slowfs.hold("*", HELD_FROM)
+    load = cli.start_load(slowfs.mount, ranks=RANKS, share=share, digests=digests_path)
+    daemon.wait_for_sessions(RANKS)
+    slowfs.wait_until_held()
+    daemon.kill()
+    slowfs.release()
+    result = load.finish().json
+    check_digests(data_dir, RANKS, share)
+    assert len(result["ranks"]) == RANKS
+    for rank in result["ranks"]:
+        assert rank["effective"] == "native"
+        assert rank["reason"]
+
+
+def test_ranks_of_a_killed_daemon_use_the_next_one_at_their_next_load(
+    start_daemon, build_dir, data_dir, digests_path, check_digests
+):
+    checkpoints.make_model(data_dir, shards=2, mib=4)
+    first = start_daemon()
+    first.kill()
+    second = start_daemon(directory=first.directory)
+    result = Cli(build_dir, second.socket).load(data_dir, ranks=2, digests=digests_path)
+    check_digests(data_dir, 2)
+    assert {rank["effective"] for rank in result["ranks"]} == {STAGED}
+
+
+def test_a_slice_that_was_handed_out_survives_the_daemon(daemon, data_dir, start_rank):
+    checkpoints.make_model(data_dir, shards=2, mib=4)
+    rank = start_rank(data_dir, socket=daemon.socket, flags=["--pause-after", "3"])
+    assert rank.expect("opened")["decision"]["effective"] == STAGED
+    rank.expect("paused")
+    daemon.kill()
+    rank.resume()
+    done = rank.finish()
+    assert rank.digests(done) == checkpoints.expected_digests(data_dir, 1, "all")

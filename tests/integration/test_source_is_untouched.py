@@ -1,0 +1,41 @@
+"""Nothing is written beside or into a checkpoint."""
+
+import subprocess
+
+import pytest
+
+from forestage_testing import checkpoints
+
+
+@pytest.fixture
+def checkpoint(data_dir):
+    directory = data_dir / "checkpoint"
+    checkpoints.make_model(directory, shards=3, mib=4)
+    (directory / "config.json").write_text("{}")
+    return directory
+
+
+def use(cli, directory, digests_path):
+    cli.run("ls", directory)
+    cli.run("stage", directory, "--once")
+    cli.load(directory, ranks=2, digests=digests_path, flags=["--verify"])
+
+
+def test_loads_leave_the_directory_as_it_was(cli, checkpoint, digests_path):
+    before = checkpoints.snapshot(checkpoint)
+    use(cli, checkpoint, digests_path)
+    assert checkpoints.snapshot(checkpoint) == before
+
+
+def test_a_read_only_mount_is_enough(
+    cli, checkpoint, data_dir, digests_path, check_digests, need_root
+):
+    mount = data_dir / "mount"
+    mount.mkdir()
+    subprocess.run(["mount", "--bind", checkpoint, mount], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", mount], check=True)
+        use(cli, mount, digests_path)
+        check_digests(checkpoint, 2)
+    finally:
+        subprocess.run(["umount", "-l", mount], check=True)

@@ -1,0 +1,143 @@
+// load_rank: one rank of a group as a process of its own, through the public client library, for
+// tests of ranks that are late, wait in the middle or die.
+//
+// Writes one JSON document a line: {"event": "opened", "decision"}, with --pause-after {"event":
+// "paused"}, with --hold {"event": "holding", ...}, at last {"event": "done", "decision", "bytes",
+// "digests": {tensor: SHA-256}}; {"event": "error", "message"} and exit code 1 instead when the
+// load fails. Goes on from "paused" and "holding" when a line comes on standard input, or its end.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <openssl/evp.h>
+
+#include "common/status_macros.h"
+#include "forestage/session.h"
+
+namespace forestage {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Options {
+  std::string directory;
+  SessionOptions session;
+  std::string policy = "auto";
+  bool strict = false;
+  double agreement_timeout_seconds = 60;
+  int pause_after = -1;
+  bool hold = false;
+  bool copy = false;
+};
+
+void Say(const Json& event) {
+  std::printf("%s\n", event.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+  std::fflush(stdout);
+}
+
+void WaitForLine() {
+  char byte = 0;
+  while (read(STDIN_FILENO, &byte, 1) == 1 && byte != '\n') {
+  }
+}
+
+Json ToJson(const Decision& decision) {
+  return {{"requested", std::string(PolicyName(decision.requested))},
+          {"effective", std::string(PolicyName(decision.effective))},
+          {"activated", decision.activated},
+          {"reason", decision.reason}};
+}
+
+std::string Sha256(absl::Span<const std::byte> bytes) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned size = 0;
+  EVP_Digest(bytes.data(), bytes.size(), digest, &size, EVP_sha256(), nullptr);
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest), size});
+}
+
+absl::StatusOr<std::string> DigestOf(const Slice& slice, bool copy) {
+  if (copy) {
+    std::vector<std::byte> bytes(slice.bytes());
+    RETURN_IF_ERROR(slice.CopyTo(absl::MakeSpan(bytes)));
+    return Sha256(bytes);
+  }
+  ASSIGN_OR_RETURN(const SliceView view, slice.View());
+  return Sha256(view.bytes());
+}
+
+absl::Status Load(const Options& options) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
+                   Session::Open(options.directory, options.session));
+  Say({{"event", "opened"}, {"decision", ToJson(session->decision())}});
+  const std::shared_ptr<const Catalog> catalog = session->catalog();
+  Json digests = Json::object();
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < catalog->tensor_count(); ++i) {
+    if (static_cast<int>(i) == options.pause_after) {
+      Say({{"event", "paused"}});
+      WaitForLine();
+    }
+    ASSIGN_OR_RETURN(const Slice slice, session->GetSlice(i));
+    ASSIGN_OR_RETURN(digests[std::string(catalog->tensor(i).name)], DigestOf(slice, options.copy));
+    bytes += slice.bytes();
+    session->MarkConsumed(i);
+  }
+  if (options.hold) {
+    Say({{"event", "holding"}, {"decision", ToJson(session->decision())}});
+    WaitForLine();
+  }
+  Say({{"event", "done"},
+       {"decision", ToJson(session->decision())},
+       {"bytes", bytes},
+       {"digests", digests}});
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  CLI::App app("One rank that loads a checkpoint through the client library; for tests.");
+  app.add_option("directory", options.directory, "The checkpoint")->required();
+  app.add_option("--socket", options.session.socket_path, "The daemon's socket");
+  app.add_option("--group", options.session.group_name, "Name of the group");
+  app.add_option("--nonce", options.session.launch_nonce, "Launch nonce");
+  app.add_option("--rank", options.session.local_rank, "Local rank");
+  app.add_option("--size", options.session.local_size, "Local size");
+  app.add_option("--policy", options.policy, "What to ask for")
+      ->check(CLI::IsMember({"auto", "native", "rank_striped_read_ahead"}));
+  app.add_flag("--strict", options.strict, "Strict agreement");
+  app.add_option("--agreement-timeout", options.agreement_timeout_seconds, "In seconds");
+  app.add_option("--pause-after", options.pause_after, "Pause before this tensor");
+  app.add_flag("--hold", options.hold, "Keep the session open after the load");
+  app.add_flag("--copy", options.copy, "CopyTo instead of View");
+  CLI11_PARSE(app, argc, argv);
+
+  for (const Policy policy : {Policy::kAuto, Policy::kNative, Policy::kRankStripedReadAhead}) {
+    if (options.policy == PolicyName(policy)) options.session.policy = policy;
+  }
+  if (options.strict) options.session.agreement = Agreement::kStrict;
+  options.session.agreement_timeout = absl::Seconds(options.agreement_timeout_seconds);
+
+  const absl::Status status = Load(options);
+  if (status.ok()) return 0;
+  Say({{"event", "error"},
+       {"code", absl::StatusCodeToString(status.code())},
+       {"message", std::string(status.message())}});
+  return 1;
+}
+
+}  // namespace
+}  // namespace forestage
+
+int main(int argc, char** argv) { return forestage::Main(argc, argv); }
