@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "checkpoint/temporary_directory_for_test.h"
 #include "common/status_matchers.h"
+#include "common/temporary_directory_for_test.h"
 #include "common/unique_fd.h"
 
 namespace forestage {
@@ -100,11 +100,11 @@ TEST(FileSelectionTest, SaysWhyFilesAreIgnored) {
   directory.Write("pytorch_model.bin.index.json");
   directory.Write("._model.safetensors");
   directory.MakeDirectory("dir.safetensors");
-  ASSERT_EQ(mkfifo(directory.PathOf("fifo.safetensors").c_str(), 0600), 0);
+  ASSERT_EQ(mkfifo(directory.File("fifo.safetensors").c_str(), 0600), 0);
   const UniqueFd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
-  const std::string socket_path = directory.PathOf("socket.safetensors");
+  const std::string socket_path = directory.File("socket.safetensors");
   ASSERT_LT(socket_path.size(), sizeof(address.sun_path));
   std::memcpy(address.sun_path, socket_path.data(), socket_path.size());
   ASSERT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
@@ -174,7 +174,7 @@ TEST(FileSelectionTest, FollowsTheLinksOfAHuggingFaceCache) {
   cache.Write("blobs/0b", R"({"weight_map":{"w":"model-00001-of-00001.safetensors"}})");
   cache.Link("../../blobs/0a", "snapshots/rev/model-00001-of-00001.safetensors");
   cache.Link("../../blobs/0b", absl::StrCat("snapshots/rev/", kIndex));
-  ASSERT_OK_AND_ASSIGN(const FileSelection selection, SelectFiles(cache.PathOf("snapshots/rev")));
+  ASSERT_OK_AND_ASSIGN(const FileSelection selection, SelectFiles(cache.File("snapshots/rev")));
   EXPECT_THAT(ShardNames(selection), ElementsAre("model-00001-of-00001.safetensors"));
   EXPECT_EQ(selection.index_name, kIndex);
   // The entry itself holds no weights, and says where they are.
@@ -232,7 +232,7 @@ TEST(FileSelectionTest, ListsEveryIndexedShardThatIsNotThere) {
   const TemporaryDirectoryForTest directory;
   directory.Write("here.safetensors");
   directory.Link("nowhere", "link.safetensors");
-  ASSERT_EQ(mkfifo(directory.PathOf("fifo.safetensors").c_str(), 0600), 0);
+  ASSERT_EQ(mkfifo(directory.File("fifo.safetensors").c_str(), 0600), 0);
   directory.Write(kIndex, R"({"weight_map":{"a":"here.safetensors","b":"gone-1.safetensors",
       "c":"gone-2.safetensors","d":"link.safetensors","e":"fifo.safetensors"}})");
   EXPECT_THAT(
@@ -248,10 +248,10 @@ TEST(FileSelectionTest, ListsEveryIndexedShardThatIsNotThere) {
 TEST(FileSelectionTest, NeverOpensAnIndexThatIsNoFile) {
   const TemporaryDirectoryForTest directory;
   directory.Write("model.safetensors");
-  ASSERT_EQ(mkfifo(directory.PathOf(kIndex).c_str(), 0600), 0);
+  ASSERT_EQ(mkfifo(directory.File(kIndex).c_str(), 0600), 0);
   EXPECT_THAT(SelectFiles(directory.path()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a FIFO")));
-  ASSERT_EQ(unlink(directory.PathOf(kIndex).c_str()), 0);
+  ASSERT_EQ(unlink(directory.File(kIndex).c_str()), 0);
   directory.Link("gone", kIndex);
   EXPECT_THAT(SelectFiles(directory.path()),
               StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr(kIndex), HasSubstr("'gone'"))));
@@ -274,14 +274,14 @@ TEST(FileSelectionTest, SaysWhatIsWrongWithThePath) {
   const TemporaryDirectoryForTest directory;
   directory.Write("file");
   directory.Link("gone", "link");
-  EXPECT_THAT(SelectFiles(directory.PathOf("missing")),
+  EXPECT_THAT(SelectFiles(directory.File("missing")),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("missing")));
-  EXPECT_THAT(SelectFiles(directory.PathOf("file")),
+  EXPECT_THAT(SelectFiles(directory.File("file")),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a regular file")));
-  EXPECT_THAT(SelectFiles(directory.PathOf("link")),
+  EXPECT_THAT(SelectFiles(directory.File("link")),
               StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("link"), HasSubstr("'gone'"))));
   directory.MakeDirectory("empty/x.safetensors");
-  EXPECT_THAT(SelectFiles(directory.PathOf("empty")),
+  EXPECT_THAT(SelectFiles(directory.File("empty")),
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(HasSubstr("no weights"), HasSubstr("'x.safetensors' (a directory"))));
 }

@@ -10,15 +10,6 @@ target_compile_options(forestage_warnings INTERFACE
   $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:${FORESTAGE_SANITIZER}>>:-Wno-error=maybe-uninitialized
     -Wno-error=restrict -Wno-error=stringop-overflow -Wno-error=array-bounds>)
 
-# Every program links this: in the preset `tsan` what Abseil's mutexes order, else nothing.
-add_library(forestage_program INTERFACE)
-if(FORESTAGE_SANITIZER STREQUAL "thread")
-  add_library(forestage_tsan_absl OBJECT ${CMAKE_CURRENT_LIST_DIR}/tsan_absl.cc)
-  target_link_libraries(forestage_tsan_absl PRIVATE absl::synchronization)
-  target_link_libraries(forestage_program INTERFACE
-    $<TARGET_OBJECTS:forestage_tsan_absl> absl::synchronization ${CMAKE_DL_LIBS})
-endif()
-
 # forestage_library(NAME HEADERS ... SOURCES ... DEPS ... [PRIVATE_DEPS ...])
 # Makes forestage_NAME and the alias forestage::NAME. Includes are written from the repository root.
 function(forestage_library name)

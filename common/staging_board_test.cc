@@ -198,20 +198,23 @@ TEST(StagingBoardTest, WaitingEndsWhenCancelled) {
   waiter.join();
 }
 
-// A lost wake-up costs a waiter 100 ms until it looks by itself, so 600 of them would miss the
-// deadline by far.
+// A lost wake-up costs a waiter 100 ms until it looks by itself, so that without wake-ups the
+// deadline is missed by far.
 TEST(StagingBoardTest, EveryChangeWakesAWaiterInAnotherProcess) {
-  constexpr uint64_t kExtents = 600;
+  constexpr uint64_t kExtents = 1000;
   const std::unique_ptr<StagingBoard> board = MakeBoard(kExtents);
   const Gate about_to_wait;
-  const absl::Time deadline = absl::Now() + absl::Seconds(40);
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
   ChildProcess rank([&] {
     const auto view = MapBoard(*board);
     ASSERT_OK(view);
+    // Goes on after a miss, since the daemon's side waits for the gate.
+    uint64_t missed = 0;
     for (uint64_t i = 0; i < kExtents; ++i) {
       about_to_wait.Open();
-      ASSERT_EQ((*view)->WaitFor(i, deadline), ExtentState::kResident) << i;
+      if ((*view)->WaitFor(i, deadline) != ExtentState::kResident) ++missed;
     }
+    EXPECT_EQ(missed, 0u);
   });
   for (uint64_t i = 0; i < kExtents; ++i) {
     about_to_wait.Pass();

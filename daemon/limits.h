@@ -64,8 +64,9 @@ inline constexpr int kGrpcReceiveBytesMax = 16 * 1024 * 1024;
 // How often a session is told of progress while staging is not complete.
 inline constexpr absl::Duration kProgressPeriod = absl::Milliseconds(500);
 // Threads that open shards and read headers for sessions, and that take down checkpoints nobody
-// holds any more. Both block on storage.
-inline constexpr size_t kPreparationThreadsMax = 8;
+// holds any more. Both block on storage; they are started as they are needed. Ranks of a group wait
+// in such a thread while the first of them reads the headers, so a large group needs many.
+inline constexpr size_t kPreparationThreadsMax = 64;
 inline constexpr size_t kReleaseThreadsMax = 8;
 // Open connections on each of the two sockets.
 inline constexpr size_t kConnectionsMax = 1024;

@@ -114,8 +114,9 @@ absl::StatusOr<std::unique_ptr<Server::Parts>> Server::Parts::Create(const Confi
   std::unique_ptr<Parts> parts(new Parts());
   ASSIGN_OR_RETURN(Listeners listeners, BindListeners(config));
   parts->socket_path_ = config.socket_path;
-  ASSIGN_OR_RETURN(parts->telemetry_, Telemetry::Create({.address = config.metrics_address,
-                                                         .daemon_version = FORESTAGE_VERSION}));
+  ASSIGN_OR_RETURN(parts->telemetry_,
+                   Telemetry::Create({.address = config.metrics_address,
+                                      .daemon_version = std::string(DaemonVersion())}));
   parts->observer_ = std::make_unique<TelemetrySessionObserver>(*parts->telemetry_);
   RETURN_IF_ERROR(parts->MakeSessions(config));
   RETURN_IF_ERROR(parts->MakeSockets(config, std::move(listeners)));
@@ -139,12 +140,12 @@ absl::Status Server::Parts::MakeSockets(const Config& config, Listeners listener
       SessionService::Options{
           .descriptor_socket = DescriptorSocketPath(config.socket_path),
           .generation = store_->generation(),
-          .daemon_version = FORESTAGE_VERSION,
+          .daemon_version = std::string(DaemonVersion()),
           .on_open_refused =
               [this](const absl::Status& status) { telemetry_->OnOpenRefused(status); }},
       *registry_, peers_);
   status_service_ = std::make_unique<StatusService>(
-      StatusService::Options{.daemon_version = FORESTAGE_VERSION,
+      StatusService::Options{.daemon_version = std::string(DaemonVersion()),
                              .generation = store_->generation(),
                              .started_at = absl::Now(),
                              .metrics_address = telemetry_->address()},

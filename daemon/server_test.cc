@@ -18,7 +18,6 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include <grpcpp/grpcpp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -28,8 +27,8 @@
 #include "common/status_matchers.h"
 #include "daemon/limits.h"
 #include "daemon/service/raw_session_client.h"
+#include "daemon/service/raw_status_client.h"
 #include "daemon/storage/files_for_test.h"
-#include "forestage/v1/status.grpc.pb.h"
 
 extern char** environ;
 
@@ -37,6 +36,7 @@ namespace forestage {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -142,13 +142,9 @@ class ServerTest : public ::testing::Test {
     return request;
   }
   v1::GetStatusResponse GetStatus() const {
-    auto stub = v1::StatusService::NewStub(
-        grpc::CreateChannel("unix:" + config_.socket_path, grpc::InsecureChannelCredentials()));
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
-    v1::GetStatusResponse response;
-    EXPECT_TRUE(stub->GetStatus(&context, {}, &response).ok());
-    return response;
+    absl::StatusOr<v1::GetStatusResponse> status = RawStatusClient(config_.socket_path).GetStatus();
+    EXPECT_OK(status);
+    return status.ok() ? *std::move(status) : v1::GetStatusResponse();
   }
 
   DirectoryForTest directory_;
@@ -340,12 +336,14 @@ TEST_F(ServerTest, ProtocolErrorsEndTheStreamOnly) {
 TEST_F(ServerTest, LargestRequestsPass) {
   v1::OpenRequest many = Request(0, 1);
   many.mutable_group()->set_name("many");
-  for (int i = 2; i < 10'000; ++i) {
+  // More than the 4 MiB that gRPC takes by default.
+  for (size_t i = 2; i < kShardsPerSessionMax; ++i) {
     v1::Shard* const shard = many.add_shards();
-    shard->set_name(absl::StrCat(std::string(100, 'n'), i));
+    shard->set_name(absl::StrCat(std::string(240, 'n'), i));
     shard->set_size_bytes(1 << 30);
     shard->set_mtime_ns(1'700'000'000'000'000'000);
   }
+  ASSERT_GT(many.ByteSizeLong(), size_t{4} * 1024 * 1024);
   RawSessionClient wide(config_.socket_path);
   EXPECT_OK(wide.Open(many));
 
@@ -379,35 +377,38 @@ TEST_F(ServerTest, StatusAndCatalogPagesDescribeWhatIsStaged) {
   EXPECT_EQ(status.checkpoints(0).sessions(0).decision().effective(),
             v1::POLICY_RANK_STRIPED_READ_AHEAD);
 
-  auto stub = v1::StatusService::NewStub(
-      grpc::CreateChannel("unix:" + config_.socket_path, grpc::InsecureChannelCredentials()));
+  RawStatusClient tool(config_.socket_path);
   v1::ListTensorsRequest request;
   request.set_signature(status.checkpoints(0).signature());
   request.set_prefix("layer2.");
   request.set_page_size(3);
   std::vector<std::string> names;
   for (int page = 0; page < 2; ++page) {
-    grpc::ClientContext context;
-    v1::ListTensorsResponse response;
-    ASSERT_TRUE(stub->ListTensors(&context, request, &response).ok());
+    ASSERT_OK_AND_ASSIGN(const v1::ListTensorsResponse response, tool.ListTensors(request));
     for (const v1::TensorDescription& tensor : response.tensors()) names.push_back(tensor.name());
     EXPECT_EQ(response.next_page_token().empty(), page == 1);
     request.set_page_token(response.next_page_token());
   }
-  EXPECT_THAT(names, ::testing::ElementsAre("layer2.0", "layer2.1", "layer2.2", "layer2.3"));
+  EXPECT_THAT(names, ElementsAre("layer2.0", "layer2.1", "layer2.2", "layer2.3"));
   for (const char* const token : {"x", "1:2:3", "0:0"}) {
-    grpc::ClientContext context;
-    v1::ListTensorsResponse response;
     request.set_page_token(token);
-    EXPECT_EQ(stub->ListTensors(&context, request, &response).error_code(),
-              grpc::StatusCode::INVALID_ARGUMENT)
+    EXPECT_THAT(tool.ListTensors(request),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("page_token")))
         << token;
   }
-  grpc::ClientContext context;
-  v1::ListTensorsResponse response;
   request.set_signature("unknown");
-  EXPECT_EQ(stub->ListTensors(&context, request, &response).error_code(),
-            grpc::StatusCode::NOT_FOUND);
+  EXPECT_THAT(tool.ListTensors(request),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("signature")));
+}
+
+TEST_F(ServerTest, HealthAndReflectionServeTools) {
+  RawStatusClient tool(config_.socket_path);
+  ASSERT_OK_AND_ASSIGN(const bool serving, tool.IsServing());
+  EXPECT_TRUE(serving);
+  ASSERT_OK_AND_ASSIGN(const std::string services, tool.ReflectedServices());
+  EXPECT_THAT(services,
+              AllOf(HasSubstr("forestage.v1.SessionService"),
+                    HasSubstr("forestage.v1.StatusService"), HasSubstr("grpc.health.v1.Health")));
 }
 
 TEST_F(ServerTest, DrainTellsSessionsAndClosesBoards) {

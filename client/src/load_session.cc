@@ -304,9 +304,16 @@ void LoadSession::MarkConsumed(size_t tensor_index) {
 
 absl::StatusOr<StagingStatus> LoadSession::GetStagingStatus(absl::Time deadline) const {
   RETURN_IF_ERROR(CheckUsable());
-  const Decision now = decision();
-  if (daemon_ == nullptr || loss_->lost()) return absl::UnavailableError(now.reason);
-  return daemon_->GetProgress(deadline);
+  if (extents_ == nullptr) return absl::UnavailableError(given_.reason);
+  while (true) {
+    extents_->LookAtDaemon();
+    if (loss_->lost()) return absl::UnavailableError(decision().reason);
+    // In short steps: a daemon that stands still answers never, and only its board tells.
+    const absl::Time look_again = absl::Now() + kProgressPeriod;
+    absl::StatusOr<StagingStatus> status = daemon_->GetProgress(std::min(deadline, look_again));
+    if (!absl::IsDeadlineExceeded(status.status()) || look_again >= deadline) return status;
+    RETURN_IF_ERROR(CheckUsable());
+  }
 }
 
 bool LoadSession::DemandSettled() const {

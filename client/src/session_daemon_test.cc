@@ -148,7 +148,10 @@ TEST_F(SessionDaemonTest, GoesOnNativelyWhenTheDaemonStandsStill) {
   ASSERT_OK_AND_ASSIGN(auto session, Open(OptionsWithoutDemand()));
   daemon_->Signal(SIGSTOP);
   daemon_->WaitUntilStopped();
-  ExpectAllBytes(*session);
+  std::thread rank([&] { ExpectAllBytes(*session); });
+  EXPECT_THAT(session->WaitUntilStaged(absl::InfiniteFuture(), nullptr),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("heartbeat")));
+  rank.join();
   ExpectBecomesNative(*session, "heartbeat");
   daemon_->Signal(SIGCONT);
 }

@@ -17,6 +17,9 @@ namespace {
 constexpr uint8_t kAsked = 1;
 constexpr uint8_t kGivenUp = 2;
 
+// How often a waiter makes sure that the daemon still means to stage its extent.
+constexpr absl::Duration kLookAgainPeriod = absl::Seconds(1);
+
 bool IsSettled(ExtentState state) {
   return state == ExtentState::kResident || state == ExtentState::kFailed;
 }
@@ -65,10 +68,12 @@ absl::StatusOr<Reader> StagedExtents::WaitForExtent(uint64_t index, uint64_t las
     return Reader::kSelf;
   }
   AskFor(index, last);
+  ExtentState before = state;
   absl::Time give_up = absl::Now() + Patience();
   for (int changes = 0;;) {
-    const ExtentState before = state;
-    state = board_->WaitFor(index, std::min(deadline, give_up), &loss_->interrupted());
+    const absl::Time look_again = absl::Now() + kLookAgainPeriod;
+    state =
+        board_->WaitFor(index, std::min({deadline, give_up, look_again}), &loss_->interrupted());
     if (state == ExtentState::kResident) {
       stalls_.store(0, std::memory_order_relaxed);
       return Reader::kDaemon;
@@ -84,13 +89,20 @@ absl::StatusOr<Reader> StagedExtents::WaitForExtent(uint64_t index, uint64_t las
                                                       extent.shard_index, " at offset ",
                                                       extent.offset));
     }
-    if (now < give_up) continue;
-    if (state == before || ++changes > kExtentChangesMax) {
-      marks_[index].fetch_or(kGivenUp, std::memory_order_relaxed);
-      stalls_.fetch_add(1, std::memory_order_relaxed);
-      return Reader::kSelf;
+    if (now >= give_up) {
+      if (state == before || ++changes > kExtentChangesMax) {
+        marks_[index].fetch_or(kGivenUp, std::memory_order_relaxed);
+        stalls_.fetch_add(1, std::memory_order_relaxed);
+        return Reader::kSelf;
+      }
+      before = state;
+      give_up = now + Patience();
     }
-    give_up = now + Patience();
+    // Somebody else's session, for which it was being read, has gone.
+    if (state == ExtentState::kAbsent) {
+      marks_[index].fetch_and(static_cast<uint8_t>(~kAsked), std::memory_order_relaxed);
+      AskFor(index, index + 1);
+    }
   }
 }
 

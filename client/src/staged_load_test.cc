@@ -249,6 +249,20 @@ TEST_F(StagedLoadTest, KeepsActivatedWhenTheDaemonIsLost) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
 }
 
+// The first asking is lost: the session for which the extent was being read ends with it.
+TEST_F(StagedLoadTest, AsksAgainForWhatNobodyElseWantsAnyMore) {
+  int asked = 0;
+  daemon_.on_urgent = [&](DaemonFake& daemon, absl::Span<const uint64_t> indexes) {
+    daemon.board().Beat();
+    if (++asked == 2) StageUrgent(daemon, indexes);
+  };
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  ASSERT_OK_AND_ASSIGN(Slice slice, session->GetSlice(0, {{0, 1}}));
+  EXPECT_OK(slice.View());
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(session->decision().effective, Policy::kRankStripedReadAhead);
+}
+
 TEST_F(StagedLoadTest, GoesNativeWhenTheBoardIsClosedDuringAWait) {
   daemon_.on_urgent = [](DaemonFake& daemon, absl::Span<const uint64_t>) {
     daemon.board().Close();

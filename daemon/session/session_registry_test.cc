@@ -479,6 +479,32 @@ TEST_F(SessionRegistryTest, DrainTellsEverySessionAndEndsThem) {
               ElementsAre("opened", "checkpoint 2", "draining", "ended"));
 }
 
+TEST_F(SessionRegistryTest, DrainSaysWhenStorageStillHoldsAThread) {
+  store_.Hold(true);
+  const Opened rank = Open(Terms(0, 1));
+  SendShards(rank);
+  registry_.BeginDrain();
+  registry_.EndAll();
+  EXPECT_THAT(rank.listener->WaitForEnd(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("drain")));
+  EXPECT_FALSE(registry_.WaitUntilIdle(absl::Now()));
+  store_.Hold(false);
+  EXPECT_TRUE(registry_.WaitUntilIdle(absl::Now() + kPatience));
+}
+
+TEST_F(SessionRegistryTest, NeitherEndNorOpenWaitsForStorage) {
+  store_.Hold(true);
+  const Opened hanging = Open(Terms(0, 2));
+  SendShards(hanging);
+  registry_.Close(hanging.id);
+  EXPECT_OK(hanging.listener->WaitForEnd());
+  const Opened again = Open(Terms(0, 2));
+  SendShards(again);
+  EXPECT_FALSE(again.listener->has_decision());
+  store_.Hold(false);
+  EXPECT_EQ(again.listener->WaitForDecision().effective, SessionPolicy::kRankStripedReadAhead);
+}
+
 // Many threads open, prepare, ask and end at once; what is left in the end is nothing.
 TEST_F(SessionRegistryTest, SurvivesEverythingAtOnce) {
   SessionLoop loop(*exit_watch_, registry_);

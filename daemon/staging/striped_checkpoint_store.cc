@@ -49,15 +49,35 @@ absl::Status Join(absl::Span<const absl::Status> statuses) {
   return absl::Status(code, absl::StrJoin(messages, "; "));
 }
 
-absl::Status CheckAsAnnounced(const ShardFile& file, uint64_t size_bytes, int64_t mtime_ns) {
-  if (file.bytes() == size_bytes && file.identity().mtime_ns == mtime_ns) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(file.name(), ": the file was changed while the session was opened: ", size_bytes,
-                   " bytes, mtime ", mtime_ns, " ns were announced, the descriptor's has ",
-                   file.bytes(), " bytes, mtime ", file.identity().mtime_ns, " ns"));
+absl::Status ChangedStatus(absl::string_view name, uint64_t bytes_then, int64_t mtime_ns_then,
+                           const CacheIdentity& now) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      name, ": the file was changed while the session was opened: ", bytes_then, " bytes, mtime ",
+      mtime_ns_then, " ns before, ", now.bytes, " bytes, mtime ", now.mtime_ns, " ns now"));
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<ShardFile>>> OpenAll(std::vector<ReceivedShard> shards) {
+// What the client sent is what it announced, and may be served.
+absl::StatusOr<CheckpointKey> CheckAll(absl::Span<const ReceivedShard> shards) {
+  CheckpointKey key(shards.size());
+  std::vector<absl::Status> statuses(shards.size());
+  ForEachInParallel(shards.size(), [&](size_t i) {
+    const ReceivedShard& shard = shards[i];
+    const absl::StatusOr<CacheIdentity> identity = ShardFile::Check(shard.name, shard.fd.get());
+    if (!identity.ok()) {
+      statuses[i] = identity.status();
+      return;
+    }
+    if (identity->bytes != shard.size_bytes || identity->mtime_ns != shard.mtime_ns) {
+      statuses[i] = ChangedStatus(shard.name, shard.size_bytes, shard.mtime_ns, *identity);
+    }
+    key[i] = {shard.name, *identity};
+  });
+  RETURN_IF_ERROR(Join(statuses));
+  return key;
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<ShardFile>>> OpenAll(std::vector<ReceivedShard> shards,
+                                                                const CheckpointKey& key) {
   std::vector<std::unique_ptr<ShardFile>> files(shards.size());
   std::vector<absl::Status> statuses(shards.size());
   ForEachInParallel(shards.size(), [&](size_t i) {
@@ -68,7 +88,11 @@ absl::StatusOr<std::vector<std::unique_ptr<ShardFile>>> OpenAll(std::vector<Rece
       return;
     }
     files[i] = *std::move(file);
-    statuses[i] = CheckAsAnnounced(*files[i], shards[i].size_bytes, shards[i].mtime_ns);
+    const CacheIdentity& then = key[i].second;
+    if (files[i]->identity() != then) {
+      statuses[i] =
+          ChangedStatus(files[i]->name(), then.bytes, then.mtime_ns, files[i]->identity());
+    }
   });
   RETURN_IF_ERROR(Join(statuses));
   return files;
@@ -85,7 +109,10 @@ absl::StatusOr<std::vector<std::byte>> ReadCatalog(
       return;
     }
     // The file that was checked must be the file that is staged.
-    statuses[i] = files[i]->CheckUnchanged();
+    const absl::Status unchanged = files[i]->CheckUnchanged();
+    if (absl::IsFailedPrecondition(unchanged)) {
+      statuses[i] = absl::InvalidArgumentError(unchanged.message());
+    }
     shards[i] = {.name = files[i]->name(),
                  .mtime_ns = files[i]->identity().mtime_ns,
                  .header = *std::move(header)};
@@ -136,19 +163,16 @@ StripedCheckpointStore::~StripedCheckpointStore() {
 absl::StatusOr<std::shared_ptr<StagedCheckpoint>> StripedCheckpointStore::Acquire(
     const std::string& path_label, std::vector<ReceivedShard> shards, size_t lane_count) {
   if (shards.empty()) return absl::InvalidArgumentError(path_label + ": no shard was sent");
-  ASSIGN_OR_RETURN(std::vector<std::unique_ptr<ShardFile>> files, OpenAll(std::move(shards)));
-  Key key;
-  for (const std::unique_ptr<ShardFile>& file : files) {
-    key.emplace_back(file->name(), file->identity());
-  }
+  ASSIGN_OR_RETURN(const CheckpointKey key, CheckAll(shards));
   EntryIterator entry;
   ASSIGN_OR_RETURN(std::shared_ptr<StagedCheckpoint> held, FindOrReserve(key, &entry));
+  // Its files are open already, and on some file systems one more open() would cost their pages.
   if (held != nullptr) return held;
 
   const size_t lanes = std::clamp<size_t>(lane_count, 1, options_.lanes_max);
   std::weak_ptr<Stager> stager;
   absl::StatusOr<std::shared_ptr<StripedCheckpoint>> built =
-      Build(path_label, std::move(files), lanes, &stager);
+      Build(path_label, std::move(shards), key, lanes, &stager);
   absl::MutexLock lock(&mutex_);
   if (!built.ok() || stopped_) {
     entries_.erase(entry);
@@ -163,7 +187,7 @@ absl::StatusOr<std::shared_ptr<StagedCheckpoint>> StripedCheckpointStore::Acquir
 }
 
 absl::StatusOr<std::shared_ptr<StagedCheckpoint>> StripedCheckpointStore::FindOrReserve(
-    const Key& key, EntryIterator* entry) {
+    const CheckpointKey& key, EntryIterator* entry) {
   absl::MutexLock lock(&mutex_);
   const auto is_mine = [&key](const Entry& candidate) { return candidate.key == key; };
   const auto not_being_built = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -193,8 +217,9 @@ void StripedCheckpointStore::ForgetEnded() {
 }
 
 absl::StatusOr<std::shared_ptr<StripedCheckpoint>> StripedCheckpointStore::Build(
-    const std::string& path_label, std::vector<std::unique_ptr<ShardFile>> files, size_t lane_count,
-    std::weak_ptr<Stager>* stager) const {
+    const std::string& path_label, std::vector<ReceivedShard> shards, const CheckpointKey& key,
+    size_t lane_count, std::weak_ptr<Stager>* stager) const {
+  ASSIGN_OR_RETURN(std::vector<std::unique_ptr<ShardFile>> files, OpenAll(std::move(shards), key));
   ASSIGN_OR_RETURN(std::vector<std::byte> catalog, ReadCatalog(files));
   std::vector<uint64_t> sizes;
   for (const std::unique_ptr<ShardFile>& file : files) sizes.push_back(file->bytes());

@@ -24,6 +24,9 @@
 
 namespace forestage {
 
+// What makes two checkpoints one: the same files under the same names, in the same order.
+using CheckpointKey = std::vector<std::pair<std::string, CacheIdentity>>;
+
 // See CheckpointStore. One thread keeps the heartbeat of every board.
 class StripedCheckpointStore : public CheckpointStore {
  public:
@@ -55,10 +58,8 @@ class StripedCheckpointStore : public CheckpointStore {
   uint64_t generation() const { return generation_; }
 
  private:
-  // What makes two checkpoints one: the same files under the same names, in the same order.
-  using Key = std::vector<std::pair<std::string, CacheIdentity>>;
   struct Entry {
-    Key key;
+    CheckpointKey key;
     // Somebody reads its headers.
     bool building = true;
     // Apart from the checkpoint, so that what the store does to them never makes it the
@@ -70,12 +71,14 @@ class StripedCheckpointStore : public CheckpointStore {
 
   StripedCheckpointStore(Options options, uint64_t generation);
 
-  absl::StatusOr<std::shared_ptr<StripedCheckpoint>> Build(
-      const std::string& path_label, std::vector<std::unique_ptr<ShardFile>> files,
-      size_t lane_count, std::weak_ptr<Stager>* stager) const;
+  absl::StatusOr<std::shared_ptr<StripedCheckpoint>> Build(const std::string& path_label,
+                                                           std::vector<ReceivedShard> shards,
+                                                           const CheckpointKey& key,
+                                                           size_t lane_count,
+                                                           std::weak_ptr<Stager>* stager) const;
   // A held checkpoint; nullptr: `*entry` is a new entry that the caller builds. Waits while
   // somebody else builds an equal one.
-  absl::StatusOr<std::shared_ptr<StagedCheckpoint>> FindOrReserve(const Key& key,
+  absl::StatusOr<std::shared_ptr<StagedCheckpoint>> FindOrReserve(const CheckpointKey& key,
                                                                   EntryIterator* entry)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -404,6 +404,16 @@ TEST_P(StripedCheckpointStoreTest, RefusesAFileThatChangedSinceItWasAnnounced) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("shard-0")));
 }
 
+TEST_P(StripedCheckpointStoreTest, RefusesAHeldCheckpointToWhoCannotReadItsFiles) {
+  const auto names = WriteCheckpointForTest(directory_, 1, 1, kExtent);
+  const auto held = MustAcquire(names);
+  std::vector<ReceivedShard> shards = OpenShardsForTest(directory_, names);
+  // An open that needs no right to read.
+  shards[0].fd = OpenForTest(directory_.File(names[0]), O_PATH);
+  EXPECT_THAT(store_->Acquire("x", std::move(shards), 1),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not open for reading")));
+}
+
 TEST_P(StripedCheckpointStoreTest, RefusesAnEmptyList) {
   EXPECT_THAT(store_->Acquire("/models/x", {}, 1),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("/models/x")));

@@ -85,14 +85,32 @@ absl::Status CheckServedFileSystem(const std::string& name, uint64_t magic) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int> CheckReadable(const std::string& name, int fd) {
-  const int flags = fcntl(fd, F_GETFL);
-  if (flags < 0) return ErrnoStatus(errno, absl::StrCat("F_GETFL of ", name));
-  if ((flags & O_PATH) != 0 || (flags & O_ACCMODE) == O_WRONLY) {
+struct CheckedDescriptor {
+  int flags = 0;
+  struct stat stat_buffer = {};
+  uint64_t magic = 0;
+};
+
+absl::StatusOr<CheckedDescriptor> CheckDescriptor(const std::string& name, int fd) {
+  CheckedDescriptor checked;
+  checked.flags = fcntl(fd, F_GETFL);
+  if (checked.flags < 0) return ErrnoStatus(errno, absl::StrCat("F_GETFL of ", name));
+  if ((checked.flags & O_PATH) != 0 || (checked.flags & O_ACCMODE) == O_WRONLY) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, ": the descriptor is not open for reading"));
   }
-  return flags;
+  if (fstat(fd, &checked.stat_buffer) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("fstat of ", name));
+  }
+  if (!S_ISREG(checked.stat_buffer.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": not a regular file"));
+  }
+  struct statfs file_system = {};
+  if (fstatfs(fd, &file_system) != 0) return ErrnoStatus(errno, absl::StrCat("fstatfs of ", name));
+  // f_type is signed and may be sign-extended; the magic numbers have 32 bits.
+  checked.magic = static_cast<uint32_t>(file_system.f_type);
+  RETURN_IF_ERROR(CheckServedFileSystem(name, checked.magic));
+  return checked;
 }
 
 // A descriptor of our own on the same inode, else the received one.
@@ -137,30 +155,21 @@ absl::StatusOr<CacheIdentity> CacheIdentityOf(int fd) {
   return IdentityOf(stat_buffer);
 }
 
+absl::StatusOr<CacheIdentity> ShardFile::Check(const std::string& name, int fd) {
+  ASSIGN_OR_RETURN(const CheckedDescriptor checked, CheckDescriptor(name, fd));
+  return IdentityOf(checked.stat_buffer);
+}
+
 absl::StatusOr<std::unique_ptr<ShardFile>> ShardFile::Open(std::string name, UniqueFd received) {
-  ASSIGN_OR_RETURN(const int flags, CheckReadable(name, received.get()));
-  struct stat stat_buffer = {};
-  if (fstat(received.get(), &stat_buffer) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("fstat of ", name));
-  }
-  if (!S_ISREG(stat_buffer.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": not a regular file"));
-  }
-  struct statfs file_system = {};
-  if (fstatfs(received.get(), &file_system) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("fstatfs of ", name));
-  }
-  // f_type is signed and may be sign-extended; the magic numbers have 32 bits.
-  const uint64_t magic = static_cast<uint32_t>(file_system.f_type);
-  RETURN_IF_ERROR(CheckServedFileSystem(name, magic));
-  const CacheIdentity identity = IdentityOf(stat_buffer);
-  UniqueFd fd = Reopen(std::move(received), flags, magic, identity);
+  ASSIGN_OR_RETURN(const CheckedDescriptor checked, CheckDescriptor(name, received.get()));
+  const CacheIdentity identity = IdentityOf(checked.stat_buffer);
+  UniqueFd fd = Reopen(std::move(received), checked.flags, checked.magic, identity);
 
   absl::StatusOr<FileMapping> mapping = FileMapping::MapReadOnly(fd.get(), identity.bytes);
   if (!mapping.ok() && ErrnoOf(mapping.status()) != ENODEV) {
     return ErrnoStatus(ErrnoOf(mapping.status()), absl::StrCat("mmap of ", name));
   }
-  const bool honest = mapping.ok() && MincoreIsHonest(fd.get(), stat_buffer, magic);
+  const bool honest = mapping.ok() && MincoreIsHonest(fd.get(), checked.stat_buffer, checked.magic);
   return std::unique_ptr<ShardFile>(new ShardFile(
       std::move(name), std::move(fd), identity, mapping.ok() ? *std::move(mapping) : FileMapping(),
       honest, AdviceBytesMax(identity.device)));

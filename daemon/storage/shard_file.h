@@ -41,11 +41,14 @@ absl::StatusOr<CacheIdentity> CacheIdentityOf(int fd);
 // Constant after construction; thread-safe.
 class ShardFile {
  public:
+  // Whether a descriptor that a client sent may be served, and what it is, without opening
+  // anything. INVALID_ARGUMENT: not a regular file, not open for reading, or of a file system type
+  // that is not served (proc, sysfs, ...). `name` stands in errors. May block on the file system.
+  static absl::StatusOr<CacheIdentity> Check(const std::string& name, int fd);
   // Takes a descriptor that a client sent and reopens it through /proc/self/fd for flags and
   // read-ahead state of its own; uses the received one where that is refused, and on FUSE, where a
   // second open may drop every cached page of the file. Blocks on the file system.
-  // INVALID_ARGUMENT: not a regular file, not readable, or of a file system type that is not served
-  // (proc, sysfs, ...).
+  // INVALID_ARGUMENT: as Check.
   static absl::StatusOr<std::unique_ptr<ShardFile>> Open(std::string name, UniqueFd received);
 
   const std::string& name() const { return name_; }

@@ -19,12 +19,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "forestage/session.h"
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <openssl/evp.h>
 
 #include "common/status_macros.h"
+#include "forestage/session.h"
 
 namespace forestage {
 namespace {

@@ -1,7 +1,8 @@
 // A directory of its own for a test.
 #pragma once
 
-#include <cstdlib>
+#include <stdlib.h>
+
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -12,13 +13,16 @@
 
 namespace forestage {
 
+// Where files can be cold: on a disk, never in memory as /tmp may be.
+inline constexpr char kDiskForTest[] = "/var/tmp";
+
 // Made at construction, removed with all it holds at destruction.
 class TemporaryDirectoryForTest {
  public:
-  TemporaryDirectoryForTest() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "checkpoint-XXXXXX").string();
-    CHECK(mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
+  explicit TemporaryDirectoryForTest(
+      const std::string& parent = std::filesystem::temp_directory_path().string())
+      : path_(parent + "/forestage-XXXXXX") {
+    CHECK(mkdtemp(path_.data()) != nullptr);
   }
   TemporaryDirectoryForTest(const TemporaryDirectoryForTest&) = delete;
   TemporaryDirectoryForTest& operator=(const TemporaryDirectoryForTest&) = delete;
@@ -28,17 +32,18 @@ class TemporaryDirectoryForTest {
   }
 
   const std::string& path() const { return path_; }
-  std::string PathOf(absl::string_view name) const { return path_ + "/" + std::string(name); }
+  std::string File(absl::string_view name) const { return path_ + "/" + std::string(name); }
+  // Makes the directories that `name` needs.
   void Write(absl::string_view name, absl::string_view content = "") const {
-    std::filesystem::create_directories(std::filesystem::path(PathOf(name)).parent_path());
-    std::ofstream(PathOf(name), std::ios::binary) << content;
+    std::filesystem::create_directories(std::filesystem::path(File(name)).parent_path());
+    std::ofstream(File(name), std::ios::binary) << content;
   }
   void Link(absl::string_view target, absl::string_view name) const {
-    std::filesystem::create_directories(std::filesystem::path(PathOf(name)).parent_path());
-    std::filesystem::create_symlink(std::string(target), PathOf(name));
+    std::filesystem::create_directories(std::filesystem::path(File(name)).parent_path());
+    std::filesystem::create_symlink(std::string(target), File(name));
   }
   void MakeDirectory(absl::string_view name) const {
-    std::filesystem::create_directories(PathOf(name));
+    std::filesystem::create_directories(File(name));
   }
 
  private:
