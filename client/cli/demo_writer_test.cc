@@ -11,8 +11,8 @@
 #include "gtest/gtest.h"
 
 #include "checkpoint/safetensors_header.h"
-#include "checkpoint/temporary_directory_for_test.h"
 #include "common/status_matchers.h"
+#include "common/temporary_directory_for_test.h"
 
 namespace forestage {
 namespace {
@@ -60,7 +60,7 @@ TEST(DemoHeaderTest, IsPaddedToEightBytes) {
 
 TEST(DemoShardTest, IsASoundFileThatHoldsItsTensorsByName) {
   const TemporaryDirectoryForTest directory;
-  const std::string path = directory.PathOf("x.safetensors");
+  const std::string path = directory.File("x.safetensors");
   uint64_t advanced = 0;
   ASSERT_OK(WriteDemoShard(path, {{"b", {3, 5}}, {"a", {7}}}, [&](uint64_t bytes) {
     advanced += bytes;
@@ -84,16 +84,16 @@ TEST(DemoShardTest, IsASoundFileThatHoldsItsTensorsByName) {
 
 TEST(DemoShardTest, StopsWhenItIsToldTo) {
   const TemporaryDirectoryForTest directory;
-  EXPECT_THAT(WriteDemoShard(directory.PathOf("x"), {{"a", {7}}}, [](uint64_t) { return false; }),
+  EXPECT_THAT(WriteDemoShard(directory.File("x"), {{"a", {7}}}, [](uint64_t) { return false; }),
               StatusIs(absl::StatusCode::kCancelled, testing::_));
 }
 
 TEST(DemoShardTest, WritesOverNothing) {
   const TemporaryDirectoryForTest directory;
-  ASSERT_OK(WriteDemoText(directory.PathOf("x"), "mine"));
-  EXPECT_THAT(WriteDemoShard(directory.PathOf("x"), {{"a", {7}}}, [](uint64_t) { return true; }),
-              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr(directory.PathOf("x"))));
-  EXPECT_EQ(ReadFile(directory.PathOf("x")), "mine");
+  ASSERT_OK(WriteDemoText(directory.File("x"), "mine"));
+  EXPECT_THAT(WriteDemoShard(directory.File("x"), {{"a", {7}}}, [](uint64_t) { return true; }),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr(directory.File("x"))));
+  EXPECT_EQ(ReadFile(directory.File("x")), "mine");
 }
 
 }  // namespace

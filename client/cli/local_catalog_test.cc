@@ -8,8 +8,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "checkpoint/temporary_directory_for_test.h"
 #include "common/status_matchers.h"
+#include "common/temporary_directory_for_test.h"
 
 namespace forestage {
 namespace {
@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 void WriteShard(const TemporaryDirectoryForTest& directory, const std::string& name,
                 std::vector<DemoTensor> tensors) {
   ASSERT_OK(
-      WriteDemoShard(directory.PathOf(name), std::move(tensors), [](uint64_t) { return true; }));
+      WriteDemoShard(directory.File(name), std::move(tensors), [](uint64_t) { return true; }));
 }
 
 std::vector<std::string> Keys(const Json& object) {
@@ -33,8 +33,8 @@ std::vector<std::string> Keys(const Json& object) {
 TEST(LocalCatalogTest, NamesEveryDamagedShard) {
   const TemporaryDirectoryForTest directory;
   WriteShard(directory, "model-00001-of-00003.safetensors", {{"a", {4}}});
-  std::ofstream(directory.PathOf("model-00002-of-00003.safetensors")) << "short";
-  std::ofstream(directory.PathOf("model-00003-of-00003.safetensors")) << "x";
+  std::ofstream(directory.File("model-00002-of-00003.safetensors")) << "short";
+  std::ofstream(directory.File("model-00003-of-00003.safetensors")) << "x";
   EXPECT_THAT(LocalCatalog::Read(directory.path()),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("model-00002"), HasSubstr("model-00003"))));
@@ -49,7 +49,7 @@ TEST(LsTest, JsonHasTheDocumentedKeysAndAbsoluteRanges) {
   const TemporaryDirectoryForTest directory;
   WriteShard(directory, "model-00001-of-00002.safetensors", {{"a.x", {2, 3}}, {"a.y", {}}});
   WriteShard(directory, "model-00002-of-00002.safetensors", {{"b", {5}}});
-  std::ofstream(directory.PathOf("pytorch_model.bin")) << "PK";
+  std::ofstream(directory.File("pytorch_model.bin")) << "PK";
   ASSERT_OK_AND_ASSIGN(const auto catalog, LocalCatalog::Read(directory.path()));
   const Json document = LsJson(*catalog, "");
   EXPECT_THAT(Keys(document), ElementsAre("total_bytes", "shards", "tensors", "ignored"));

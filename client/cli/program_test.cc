@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 #include <sys/wait.h>
 
-#include "checkpoint/temporary_directory_for_test.h"
+#include "common/temporary_directory_for_test.h"
 
 extern char** environ;
 
@@ -44,8 +44,8 @@ struct RunOutcome {
 class ProgramTest : public ::testing::Test {
  protected:
   RunOutcome Forestage(std::vector<std::string> arguments) {
-    const std::string out = directory_.PathOf("stdout");
-    const std::string err = directory_.PathOf("stderr");
+    const std::string out = directory_.File("stdout");
+    const std::string err = directory_.File("stderr");
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     const int flags = O_WRONLY | O_CREAT | O_TRUNC;
@@ -65,7 +65,7 @@ class ProgramTest : public ::testing::Test {
   }
 
   std::string MakeDemo(const std::string& architecture) {
-    const std::string path = directory_.PathOf("demo");
+    const std::string path = directory_.File("demo");
     const RunOutcome demo =
         Forestage({"demo", path, "--size", "3MiB", "--shards", "3", "--arch", architecture});
     EXPECT_EQ(demo.exit_code, 0) << demo.err;
@@ -123,7 +123,7 @@ TEST_F(ProgramTest, ListsWhatDemoWrote) {
 TEST_F(ProgramTest, RanksLoadVerifyAndDigestTheirRows) {
   const std::string demo = MakeDemo("llama");
   const Json listing = Forestage({"ls", "--json", demo}).json();
-  const std::string digests = directory_.PathOf("digests");
+  const std::string digests = directory_.File("digests");
   const RunOutcome load = Forestage({"load", demo, "--no-daemon", "--ranks", "3", "--share", "rows",
                                      "--verify", "--digests", digests, "--json"});
   ASSERT_EQ(load.exit_code, 0) << load.err;
@@ -182,15 +182,15 @@ TEST_F(ProgramTest, DemoLeavesADirectoryThatIsNotEmptyAlone) {
 }
 
 TEST_F(ProgramTest, TellsWrongUsageFromFailureAndFromAMissingDaemon) {
-  const std::string socket = "--socket=" + directory_.PathOf("no.sock");
+  const std::string socket = "--socket=" + directory_.File("no.sock");
   EXPECT_EQ(Forestage({}).exit_code, 2);
   EXPECT_EQ(Forestage({"bogus"}).exit_code, 2);
   EXPECT_EQ(Forestage({"load", directory_.path()}).exit_code, 2);
   EXPECT_EQ(Forestage({"load", directory_.path(), "--ranks", "0"}).exit_code, 2);
   EXPECT_EQ(Forestage({"load", directory_.path(), "--ranks", "1", "--share", "x"}).exit_code, 2);
-  EXPECT_EQ(Forestage({"demo", directory_.PathOf("d"), "--size", "big"}).exit_code, 2);
+  EXPECT_EQ(Forestage({"demo", directory_.File("d"), "--size", "big"}).exit_code, 2);
   EXPECT_EQ(Forestage({"status", "--no-daemon"}).exit_code, 2);
-  EXPECT_EQ(Forestage({"ls", directory_.PathOf("none")}).exit_code, 1);
+  EXPECT_EQ(Forestage({"ls", directory_.File("none")}).exit_code, 1);
   EXPECT_EQ(Forestage({"status", socket}).exit_code, 3);
   const RunOutcome health = Forestage({"health", socket, "--json"});
   EXPECT_EQ(health.exit_code, 3);
@@ -203,7 +203,7 @@ TEST_F(ProgramTest, TellsWrongUsageFromFailureAndFromAMissingDaemon) {
 TEST_F(ProgramTest, StageWithoutADaemonStagesNothingAndSaysSo) {
   const std::string demo = MakeDemo("llama");
   const RunOutcome stage =
-      Forestage({"stage", demo, "--once", "--socket", directory_.PathOf("no.sock")});
+      Forestage({"stage", demo, "--once", "--socket", directory_.File("no.sock")});
   EXPECT_EQ(stage.exit_code, 3);
   EXPECT_THAT(stage.err, HasSubstr("no.sock"));
 }

@@ -11,8 +11,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "checkpoint/temporary_directory_for_test.h"
 #include "common/status_matchers.h"
+#include "common/temporary_directory_for_test.h"
 #include "common/units.h"
 
 namespace forestage {
@@ -25,7 +25,7 @@ class SliceVerifierTest : public ::testing::Test {
  protected:
   SliceVerifierTest() {
     // The tensor is longer than the verifier's buffer.
-    path_ = directory_.PathOf("model.safetensors");
+    path_ = directory_.File("model.safetensors");
     EXPECT_OK(WriteDemoShard(path_, {{"a", {3, kMiB}}, {"b", {8}}}, [](uint64_t) { return true; }));
     auto local = LocalCatalog::Read(directory_.path());
     EXPECT_OK(local);
