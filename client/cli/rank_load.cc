@@ -101,8 +101,10 @@ absl::Status RankLoad::Open() {
 absl::Status RankLoad::LoadAll(const RankPlan& plan) {
   for (const PlannedSlice& planned : plan.slices) {
     ASSIGN_OR_RETURN(const LoadedBytes loaded, ReadAndTouch(planned));
-    if (&planned == &plan.slices.front())
+    // An empty slice is no tensor to begin with.
+    if (result_.first_tensor_seconds == 0 && !loaded.bytes.empty()) {
       result_.first_tensor_seconds = absl::ToDoubleSeconds(clock_->elapsed());
+    }
     clock_->Pause();
     const absl::Status checked = Check(planned, loaded.bytes);
     ReportProgress(plan);

@@ -9,10 +9,6 @@
 namespace forestage {
 namespace {
 
-bool HasNoElement(absl::Span<const uint64_t> shape) {
-  return std::find(shape.begin(), shape.end(), 0) != shape.end();
-}
-
 // File-order indexes of a shard's tensors by name.
 std::vector<size_t> AlphabeticalInShard(const Catalog& catalog, size_t shard_index) {
   const ShardInfo shard = catalog.shard(shard_index);
@@ -23,13 +19,19 @@ std::vector<size_t> AlphabeticalInShard(const Catalog& catalog, size_t shard_ind
   return indexes;
 }
 
+uint64_t BytesOfRows(const TensorInfo& tensor, const RowPart& part) {
+  if (part.first == part.last) return 0;
+  // Exact for sub-byte types too: cuts are at bytes.
+  const auto bits = static_cast<unsigned __int128>(tensor.bytes()) * 8;
+  return static_cast<uint64_t>(bits / tensor.shape[0] * (part.last - part.first) / 8);
+}
+
 }  // namespace
 
 RowPart RowPartOf(absl::Span<const uint64_t> shape, uint32_t dtype_bits, uint32_t rank,
                   uint32_t ranks) {
   CHECK(rank < ranks);
   if (shape.empty()) return {};
-  if (HasNoElement(shape)) return {.kind = RowPart::Kind::kNone};
   const uint64_t rows = shape[0];
   const uint64_t share = DivideRoundingUp(rows, ranks);
   // Only the remainder by 8 matters, which survives an overflow.
@@ -37,9 +39,8 @@ RowPart RowPartOf(absl::Span<const uint64_t> shape, uint32_t dtype_bits, uint32_
   for (uint64_t dimension : shape.subspan(1)) share_bits *= dimension;
   if (share < rows && share_bits % 8 != 0)
     return {.kind = RowPart::Kind::kWhole, .uncuttable = true};
-  if (rank > 0 && share > rows / rank) return {.kind = RowPart::Kind::kNone};
-  const uint64_t first = rank * share;
-  if (first >= rows) return {.kind = RowPart::Kind::kNone};
+  const bool beyond = rank > 0 && share > rows / rank;
+  const uint64_t first = beyond ? rows : std::min(rows, rank * share);
   const uint64_t last = first + std::min(share, rows - first);
   return {.kind = RowPart::Kind::kRows, .first = first, .last = last};
 }
@@ -53,14 +54,10 @@ RankPlan PlanRank(const Catalog& catalog, const RankOptions& options) {
       if (options.share == Share::kRows) {
         const RowPart part =
             RowPartOf(tensor.shape, tensor.dtype_bits, options.rank, options.ranks);
-        if (part.kind == RowPart::Kind::kNone) continue;
         if (part.uncuttable) plan.uncuttable.emplace_back(tensor.name);
         if (part.kind == RowPart::Kind::kRows) {
           slice.ranges.push_back({.start = part.first, .stop = part.last});
-          // Exact for sub-byte types too: cuts are at bytes.
-          const auto bits = static_cast<unsigned __int128>(tensor.bytes()) * 8;
-          slice.bytes =
-              static_cast<uint64_t>(bits / tensor.shape[0] * (part.last - part.first) / 8);
+          slice.bytes = BytesOfRows(tensor, part);
         }
       }
       plan.bytes += slice.bytes;

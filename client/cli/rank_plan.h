@@ -18,8 +18,7 @@ namespace forestage {
 struct RowPart {
   enum class Kind {
     kWhole,  // a scalar, or a tensor that cannot be cut; `first` and `last` mean nothing
-    kRows,
-    kNone,  // nothing is left for this rank, or the tensor has no elements
+    kRows,   // none of them (first == last) when nothing is left for this rank
   };
   Kind kind = Kind::kWhole;
   uint64_t first = 0;

@@ -155,16 +155,11 @@ def rows_of(shape, content, rank, ranks):
 
 
 def expected_digests(directory, ranks, share):
-    """{(rank, name): SHA-256} of what the real reader gives.
-
-    With `rows`, a rank gets no slice where no row is left for it, or the tensor has no elements.
-    """
+    """{(rank, name): SHA-256} of what the real reader gives."""
     digests = {}
     for name, (shape, content) in read_reference(directory).items():
         for rank in range(ranks):
             part = rows_of(shape, content, rank, ranks) if share == "rows" else content
-            if share == "rows" and not part:
-                continue
             digests[rank, name] = hashlib.sha256(part).hexdigest()
     return digests
 
