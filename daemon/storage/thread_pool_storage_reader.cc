@@ -153,8 +153,8 @@ absl::Status ThreadPoolStorageReader::ReadPieceOf(RequestIterator request, ByteR
   while (!piece.done()) {
     piece.OnResult(CarryOut(*file, piece.step(), scratch));
     absl::MutexLock lock(&mutex_);
-    // A request that has failed already, or was cancelled, goes no further.
-    if (!request->status.ok()) return request->status;
+    // A request that has failed already, or was cancelled, goes no further; it has its status.
+    if (!request->status.ok()) return absl::OkStatus();
   }
   return piece.status();
 }
