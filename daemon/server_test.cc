@@ -25,6 +25,7 @@
 
 #include "common/descriptor_passing.h"
 #include "common/status_matchers.h"
+#include "common/temporary_directory_for_test.h"
 #include "daemon/limits.h"
 #include "daemon/service/raw_session_client.h"
 #include "daemon/service/raw_status_client.h"
@@ -147,7 +148,7 @@ class ServerTest : public ::testing::Test {
     return status.ok() ? *std::move(status) : v1::GetStatusResponse();
   }
 
-  DirectoryForTest directory_;
+  TemporaryDirectoryForTest directory_{kDiskForTest};
   Config config_;
   std::vector<std::string> files_;
   std::unique_ptr<Server> server_;

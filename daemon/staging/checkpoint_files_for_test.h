@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 
 #include "common/check.h"
+#include "common/temporary_directory_for_test.h"
 #include "daemon/staging/staged_checkpoint.h"
 #include "daemon/storage/files_for_test.h"
 #include "daemon/storage/shard_file.h"
@@ -44,7 +45,7 @@ inline std::vector<std::byte> SafetensorsForTest(absl::Span<const TensorForTest>
 }
 
 // Shards "shard-0", "shard-1", ... of `tensors_a_shard` tensors "tI.J" each, cold.
-inline std::vector<std::string> WriteCheckpointForTest(const DirectoryForTest& directory,
+inline std::vector<std::string> WriteCheckpointForTest(const TemporaryDirectoryForTest& directory,
                                                        size_t shard_count, size_t tensors_a_shard,
                                                        uint64_t tensor_bytes) {
   std::vector<std::string> names;
@@ -61,7 +62,7 @@ inline std::vector<std::string> WriteCheckpointForTest(const DirectoryForTest& d
 }
 
 // As a client would send them.
-inline std::vector<ReceivedShard> OpenShardsForTest(const DirectoryForTest& directory,
+inline std::vector<ReceivedShard> OpenShardsForTest(const TemporaryDirectoryForTest& directory,
                                                     absl::Span<const std::string> names) {
   std::vector<ReceivedShard> shards;
   for (const std::string& name : names) {

@@ -13,6 +13,7 @@
 #include "common/memfd.h"
 #include "common/staging_board.h"
 #include "common/status_matchers.h"
+#include "common/temporary_directory_for_test.h"
 #include "common/units.h"
 #include "daemon/staging/checkpoint_files_for_test.h"
 #include "daemon/storage/faulty_storage_reader.h"
@@ -119,7 +120,7 @@ class StripedCheckpointStoreTest : public ::testing::TestWithParam<ReaderChoice>
     return (*file)->ResidentBytes(0, (*file)->bytes()).value();
   }
 
-  DirectoryForTest directory_;
+  TemporaryDirectoryForTest directory_{kDiskForTest};
   ReadFaults faults_;
   CountingObserver observer_;
   ReaderSelection inner_;

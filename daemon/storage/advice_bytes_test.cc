@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#include "common/temporary_directory_for_test.h"
 #include "common/units.h"
 #include "daemon/limits.h"
 #include "daemon/storage/files_for_test.h"
@@ -28,7 +29,7 @@ class AdviceBytesTest : public ::testing::Test {
     return AdviceBytesMax(makedev(major_number, minor_number), sysfs_.path());
   }
 
-  DirectoryForTest sysfs_;
+  TemporaryDirectoryForTest sysfs_{kDiskForTest};
 };
 
 TEST_F(AdviceBytesTest, TakesTheReadAheadOfTheBackingDevice) {

@@ -9,6 +9,7 @@
 
 #include "common/errno_status.h"
 #include "common/status_matchers.h"
+#include "common/temporary_directory_for_test.h"
 #include "common/units.h"
 #include "daemon/storage/files_for_test.h"
 #include "daemon/storage/thread_pool_storage_reader.h"
@@ -43,7 +44,7 @@ class FaultyStorageReaderTest : public ::testing::Test {
     }
   }
 
-  DirectoryForTest directory_;
+  TemporaryDirectoryForTest directory_{kDiskForTest};
   ReadFaults faults_;
   std::unique_ptr<ShardFile> file_;
   std::unique_ptr<FaultyStorageReader> reader_;

@@ -1,5 +1,4 @@
-// Real files for tests: a directory that goes with its owner, files of a known pattern, and cold
-// page caches.
+// Real files for tests: of a known pattern, and cold.
 #pragma once
 
 #include <fcntl.h>
@@ -7,39 +6,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 #include "common/check.h"
 #include "common/unique_fd.h"
 
 namespace forestage {
-
-// A directory on a disk, not in memory, so that files in it can be cold. Removed with its owner.
-class DirectoryForTest {
- public:
-  explicit DirectoryForTest(std::string parent = "/var/tmp")
-      : path_(std::move(parent) + "/forestage-test-XXXXXX") {
-    CHECK(mkdtemp(path_.data()) != nullptr);
-  }
-  DirectoryForTest(const DirectoryForTest&) = delete;
-  DirectoryForTest& operator=(const DirectoryForTest&) = delete;
-  ~DirectoryForTest() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-
-  const std::string& path() const { return path_; }
-  std::string File(absl::string_view name) const { return path_ + "/" + std::string(name); }
-
- private:
-  std::string path_;
-};
 
 inline UniqueFd OpenForTest(const std::string& path, int flags = O_RDONLY) {
   UniqueFd fd(open(path.c_str(), flags | O_CLOEXEC, 0644));

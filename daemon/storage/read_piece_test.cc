@@ -8,6 +8,7 @@
 
 #include "common/errno_status.h"
 #include "common/status_matchers.h"
+#include "common/temporary_directory_for_test.h"
 #include "common/units.h"
 #include "daemon/limits.h"
 #include "daemon/storage/files_for_test.h"
@@ -39,7 +40,7 @@ class ReadPieceTest : public ::testing::Test {
   }
 
   static constexpr uint64_t kBytes = 1 * kMiB + 10;
-  DirectoryForTest directory_;
+  TemporaryDirectoryForTest directory_{kDiskForTest};
   std::unique_ptr<ShardFile> file_;
 };
 

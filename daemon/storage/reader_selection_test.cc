@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 
 #include "common/status_matchers.h"
+#include "common/temporary_directory_for_test.h"
 #include "common/units.h"
 #include "daemon/storage/files_for_test.h"
 
@@ -87,7 +88,7 @@ class ReaderSelectionTest : public ::testing::Test {
     WriteFileForTest(path_, PatternForTest(1 * kMiB));
     MakeColdForTest(path_);
   }
-  DirectoryForTest directory_;
+  TemporaryDirectoryForTest directory_{kDiskForTest};
   const std::string path_;
 };
 

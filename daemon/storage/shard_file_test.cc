@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 
 #include "common/status_matchers.h"
+#include "common/temporary_directory_for_test.h"
 #include "common/units.h"
 #include "daemon/storage/files_for_test.h"
 #include "daemon/storage/thread_pool_storage_reader.h"
@@ -35,7 +36,7 @@ class ShardFileTest : public ::testing::Test {
     return ShardFile::Open("model.safetensors", OpenForTest(path, flags));
   }
 
-  DirectoryForTest directory_;
+  TemporaryDirectoryForTest directory_{kDiskForTest};
 };
 
 TEST_F(ShardFileTest, KnowsItsFile) {

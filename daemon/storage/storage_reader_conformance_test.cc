@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 
 #include "common/status_matchers.h"
+#include "common/temporary_directory_for_test.h"
 #include "common/units.h"
 #include "daemon/limits.h"
 #include "daemon/storage/faulty_storage_reader.h"
@@ -77,7 +78,7 @@ class StorageReaderConformanceTest : public ::testing::TestWithParam<ReaderCase>
   }
 
   ReadFaults faults_;
-  DirectoryForTest directory_;
+  TemporaryDirectoryForTest directory_{kDiskForTest};
   std::unique_ptr<StorageReader> reader_;
 };
 
@@ -150,7 +151,7 @@ TEST_P(StorageReaderConformanceTest, SaysThatAWarmFileWasCutInsideItsLastPage) {
 }
 
 TEST_P(StorageReaderConformanceTest, ServesAFileInMemory) {
-  DirectoryForTest memory("/dev/shm");
+  TemporaryDirectoryForTest memory("/dev/shm");
   WriteFileForTest(memory.File("shard"), PatternForTest(1 * kMiB + 5));
   const auto file = Open(memory.File("shard"));
   const ReadResult result = ReadOne(*file, 0, file->bytes());
@@ -159,7 +160,7 @@ TEST_P(StorageReaderConformanceTest, ServesAFileInMemory) {
 }
 
 TEST_P(StorageReaderConformanceTest, ServesAFileInMemoryWithHoles) {
-  DirectoryForTest memory("/dev/shm");
+  TemporaryDirectoryForTest memory("/dev/shm");
   WriteFileForTest(memory.File("shard"), PatternForTest(5));
   ASSERT_EQ(truncate(memory.File("shard").c_str(), 1 * kMiB), 0);
   const auto file = Open(memory.File("shard"));
