@@ -1,9 +1,7 @@
 #include "client/src/checkpoint_for_test.h"
 
-#include <cstdio>
-#include <cstdlib>
+#include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <random>
 
@@ -14,22 +12,6 @@
 #include "common/check.h"
 
 namespace forestage {
-
-TemporaryDirectory::TemporaryDirectory() {
-  std::string pattern =
-      (std::filesystem::temp_directory_path() / "forestage-client-XXXXXX").string();
-  CHECK(mkdtemp(pattern.data()) != nullptr);
-  path_ = pattern;
-}
-
-TemporaryDirectory::~TemporaryDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::string TemporaryDirectory::File(absl::string_view name) const {
-  return absl::StrCat(path_, "/", name);
-}
 
 std::vector<std::byte> RandomBytes(size_t count, uint64_t seed) {
   std::mt19937_64 random(seed);

@@ -10,22 +10,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
+#include "common/temporary_directory_for_test.h"
+
 namespace forestage {
-
-// An empty directory that goes with the object, with all in it.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory();
-  ~TemporaryDirectory();
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-
-  const std::string& path() const { return path_; }
-  std::string File(absl::string_view name) const;
-
- private:
-  std::string path_;
-};
 
 struct TensorForTest {
   std::string name;
@@ -62,7 +49,7 @@ class CheckpointForTest {
 
  private:
   const Options options_;
-  TemporaryDirectory directory_;
+  TemporaryDirectoryForTest directory_;
   std::map<std::string, std::vector<std::byte>> tensors_;
 };
 

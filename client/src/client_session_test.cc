@@ -45,7 +45,7 @@ class SessionTest : public ::testing::Test {
   }
 
   const CheckpointForTest checkpoint_{{}};
-  const TemporaryDirectory sockets_;
+  const TemporaryDirectoryForTest sockets_;
   SessionOptions options_;
 };
 

@@ -63,7 +63,7 @@ class DescriptorServer {
   }
 
  private:
-  const TemporaryDirectory directory_;
+  const TemporaryDirectoryForTest directory_;
   const UniqueFd listener_;
   std::thread thread_;
 };
@@ -156,7 +156,7 @@ TEST_F(DescriptorClientTest, RefusesADeliveryWithoutDescriptors) {
 }
 
 TEST_F(DescriptorClientTest, EndsAtItsDeadlineWhenTheDaemonIsSilent) {
-  const TemporaryDirectory directory;
+  const TemporaryDirectoryForTest directory;
   const UniqueFd listener = ListenForTest(directory.File("d"), SOCK_SEQPACKET);
   ASSERT_OK_AND_ASSIGN(
       DescriptorClient exchange,
@@ -166,7 +166,7 @@ TEST_F(DescriptorClientTest, EndsAtItsDeadlineWhenTheDaemonIsSilent) {
 }
 
 TEST_F(DescriptorClientTest, SeesThatTheDaemonHungUp) {
-  const TemporaryDirectory directory;
+  const TemporaryDirectoryForTest directory;
   const UniqueFd listener = ListenForTest(directory.File("d"), SOCK_SEQPACKET);
   ASSERT_OK_AND_ASSIGN(
       DescriptorClient exchange,

@@ -59,7 +59,7 @@ void ExpectBytes(const Slice& slice, absl::Span<const std::byte> expected) {
 }
 
 TEST(NativeLoadTest, GivesEveryDtypeUnalignedScalarAndEmptyTensor) {
-  TemporaryDirectory directory;
+  TemporaryDirectoryForTest directory;
   std::vector<TensorForTest> tensors;
   for (int i = 0; i < kDtypeCount; ++i) {
     const Dtype dtype = *DtypeFromNumber(static_cast<uint8_t>(i));
@@ -93,7 +93,7 @@ TEST(NativeLoadTest, GivesRandomSlicesAsANaiveModelDoes) {
   std::mt19937_64 random(seed);
   const auto below = [&](uint64_t bound) { return random() % bound; };
   for (int round = 0; round < 30; ++round) {
-    TemporaryDirectory directory;
+    TemporaryDirectoryForTest directory;
     std::vector<uint64_t> shape;
     uint64_t elements = 1;
     for (uint64_t d = 0, rank = below(4) + 1; d < rank; ++d) {
@@ -132,7 +132,7 @@ TEST(NativeLoadTest, GivesRandomSlicesAsANaiveModelDoes) {
 }
 
 TEST(NativeLoadTest, CopiesSlicesOfFewBytesOfManyRowsAndOfLongRuns) {
-  TemporaryDirectory directory;
+  TemporaryDirectoryForTest directory;
   constexpr uint64_t kRows = 9000;
   constexpr uint64_t kColumns = 2500;
   const TensorForTest tensor = {"t", "U8", {kRows, kColumns}, RandomBytes(kRows * kColumns, 7)};
@@ -157,7 +157,7 @@ TEST(NativeLoadTest, CopiesSlicesOfFewBytesOfManyRowsAndOfLongRuns) {
 }
 
 TEST(NativeLoadTest, SlicesSubByteTensorsAtByteBoundariesOnly) {
-  TemporaryDirectory directory;
+  TemporaryDirectoryForTest directory;
   const TensorForTest tensor = {"t", "F4", {4, 6}, RandomBytes(12, 3)};
   WriteShard(directory.File("model.safetensors"), {tensor});
   ASSERT_OK_AND_ASSIGN(auto session, OpenNative(directory.path()));

@@ -11,7 +11,7 @@
 
 namespace forestage {
 
-ChildProcess::ChildProcess(const std::vector<std::string>& arguments) {
+ProcessForTest::ProcessForTest(const std::vector<std::string>& arguments) {
   int to_child[2] = {-1, -1};
   int from_child[2] = {-1, -1};
   CHECK(pipe2(to_child, O_CLOEXEC) == 0 && pipe2(from_child, O_CLOEXEC) == 0);
@@ -34,15 +34,15 @@ ChildProcess::ChildProcess(const std::vector<std::string>& arguments) {
   output_.Reset(from_child[0]);
 }
 
-ChildProcess::~ChildProcess() {
+ProcessForTest::~ProcessForTest() {
   if (ended_) return;
   Signal(SIGKILL);
   Wait();
 }
 
-void ChildProcess::Signal(int signal) const { CHECK(kill(pid_, signal) == 0); }
+void ProcessForTest::Signal(int signal) const { CHECK(kill(pid_, signal) == 0); }
 
-int ChildProcess::Wait() {
+int ProcessForTest::Wait() {
   if (!ended_) {
     CHECK(waitpid(pid_, &wait_status_, 0) == pid_);
     ended_ = true;
@@ -50,24 +50,24 @@ int ChildProcess::Wait() {
   return wait_status_;
 }
 
-void ChildProcess::WaitUntilStopped() const {
+void ProcessForTest::WaitUntilStopped() const {
   siginfo_t info = {};
   CHECK(waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WNOWAIT) == 0);
 }
 
-std::string ChildProcess::ReadLine() {
+std::string ProcessForTest::ReadLine() {
   std::string line;
   char c = 0;
   while (read(output_.get(), &c, 1) == 1 && c != '\n') line.push_back(c);
   return line;
 }
 
-std::unique_ptr<ChildProcess> StartDaemonForTest(const std::string& socket_path,
-                                                 const std::vector<std::string>& more) {
+std::unique_ptr<ProcessForTest> StartDaemonForTest(const std::string& socket_path,
+                                                   const std::vector<std::string>& more) {
   std::vector<std::string> arguments = {FORESTAGED, "--socket",    socket_path, "--metrics-address",
                                         "none",     "--log-level", "warning"};
   arguments.insert(arguments.end(), more.begin(), more.end());
-  return std::make_unique<ChildProcess>(arguments);
+  return std::make_unique<ProcessForTest>(arguments);
 }
 
 }  // namespace forestage

@@ -12,13 +12,13 @@
 namespace forestage {
 
 // A program that reads from and writes to this test. Killed when the object goes.
-class ChildProcess {
+class ProcessForTest {
  public:
   // `arguments[0]` is the program's path.
-  explicit ChildProcess(const std::vector<std::string>& arguments);
-  ~ChildProcess();
-  ChildProcess(const ChildProcess&) = delete;
-  ChildProcess& operator=(const ChildProcess&) = delete;
+  explicit ProcessForTest(const std::vector<std::string>& arguments);
+  ~ProcessForTest();
+  ProcessForTest(const ProcessForTest&) = delete;
+  ProcessForTest& operator=(const ProcessForTest&) = delete;
 
   pid_t pid() const { return pid_; }
   void Signal(int signal) const;
@@ -40,7 +40,7 @@ class ChildProcess {
 };
 
 // forestaged on a socket of its own, not necessarily ready yet.
-std::unique_ptr<ChildProcess> StartDaemonForTest(const std::string& socket_path,
-                                                 const std::vector<std::string>& more = {});
+std::unique_ptr<ProcessForTest> StartDaemonForTest(const std::string& socket_path,
+                                                   const std::vector<std::string>& more = {});
 
 }  // namespace forestage

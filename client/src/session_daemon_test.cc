@@ -50,9 +50,9 @@ class SessionDaemonTest : public ::testing::Test {
     return Session::Open(checkpoint_.directory(), options);
   }
 
-  std::unique_ptr<ChildProcess> StartRank(int rank, int ranks, const std::string& agreement,
-                                          int agreement_ms = 60'000) const {
-    return std::make_unique<ChildProcess>(std::vector<std::string>{
+  std::unique_ptr<ProcessForTest> StartRank(int rank, int ranks, const std::string& agreement,
+                                            int agreement_ms = 60'000) const {
+    return std::make_unique<ProcessForTest>(std::vector<std::string>{
         FORESTAGE_RANK, checkpoint_.directory(), socket(), "group", absl::StrCat(rank),
         absl::StrCat(ranks), agreement, absl::StrCat(agreement_ms)});
   }
@@ -85,8 +85,8 @@ class SessionDaemonTest : public ::testing::Test {
 
   const CheckpointForTest checkpoint_{
       {.shards = 4, .tensors = 4, .rows = 300, .columns = 1000, .seed = 9}};
-  const TemporaryDirectory sockets_;
-  std::unique_ptr<ChildProcess> daemon_;
+  const TemporaryDirectoryForTest sockets_;
+  std::unique_ptr<ProcessForTest> daemon_;
 };
 
 TEST_F(SessionDaemonTest, StagesAndGivesTheRightBytes) {
@@ -205,7 +205,7 @@ TEST_F(SessionDaemonTest, DoesNotHarmTheParentsSessionInAForkedChild) {
 }
 
 TEST_F(SessionDaemonTest, GivesAStrictGroupOneDecision) {
-  std::vector<std::unique_ptr<ChildProcess>> ranks;
+  std::vector<std::unique_ptr<ProcessForTest>> ranks;
   for (int rank = 0; rank < 4; ++rank) ranks.push_back(StartRank(rank, 4, "strict"));
   for (auto& rank : ranks) {
     EXPECT_THAT(rank->ReadLine(), StartsWith("open rank_striped_read_ahead"));
@@ -246,7 +246,7 @@ TEST_F(SessionDaemonTest, WelcomesALateRankAndARestartedOne) {
 // A daemon that is started only when its client waits for it already.
 TEST(LateDaemonTest, IsWaitedFor) {
   const CheckpointForTest checkpoint({});
-  const TemporaryDirectory sockets;
+  const TemporaryDirectoryForTest sockets;
   SessionOptions options;
   options.socket_path = sockets.File("s");
   options.daemon_wait = kPatience;

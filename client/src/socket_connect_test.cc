@@ -20,7 +20,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(SocketConnectTest, SaysWhatIsWrong) {
-  const TemporaryDirectory directory;
+  const TemporaryDirectoryForTest directory;
   const std::string path = directory.File("s");
   EXPECT_THAT(ConnectUnixSocket(path, SOCK_STREAM, absl::InfinitePast()),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr(path)));
@@ -33,7 +33,7 @@ TEST(SocketConnectTest, SaysWhatIsWrong) {
 }
 
 TEST(SocketConnectTest, WaitsForASocketThatComesLate) {
-  const TemporaryDirectory directory;
+  const TemporaryDirectoryForTest directory;
   const std::string path = directory.File("s");
   absl::StatusOr<UniqueFd> connected = absl::UnknownError("not tried");
   std::thread client(

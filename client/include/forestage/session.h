@@ -50,7 +50,8 @@ struct SessionOptions {
   // How long the daemon may take to answer an open, headers included. Afterwards: native.
   absl::Duration open_timeout = absl::Seconds(30);
 
-  // Names the local ranks that load together. Empty: this process is a group of its own.
+  // Names the local ranks that load together. Empty: this process is a group of its own, and
+  // local_size must be 1.
   std::string group_name = {};
   // The same in all ranks of one launch, another in the next. Empty: $FORESTAGE_LAUNCH_NONCE, else
   // $TORCHELASTIC_RUN_ID, else "".
@@ -82,7 +83,9 @@ struct StagingStatus {
 // Opens a checkpoint and gets its slices, from the daemon's reads when there is one, by reading the
 // files otherwise: the same bytes. A missing, refusing, dying or hanging daemon is never an error.
 //
-// Thread-safe. Not usable in a forked child (FAILED_PRECONDITION); the parent is not harmed.
+// Thread-safe. Not usable in a forked child (FAILED_PRECONDITION); the parent is not harmed, and
+// what the child destroys is leaked there on purpose. May raise the process's soft limit on open
+// files (RLIMIT_NOFILE) towards the hard one when there are more shards than it allows.
 class Session {
  public:
   // Selects the files of `directory`, opens them, and joins the group. Blocks: on the file system,
@@ -110,7 +113,8 @@ class Session {
   // Tells the daemon that this rank is done with a tensor. Views stay valid.
   void MarkConsumed(size_t tensor_index);
 
-  // What the daemon has staged of this checkpoint, asked now. UNAVAILABLE without a daemon.
+  // What the daemon has staged of this checkpoint, asked now. UNAVAILABLE when this load
+  // is native.
   absl::StatusOr<StagingStatus> GetStagingStatus(absl::Time deadline) const;
   // Waits until all that is demanded is resident or failed. UNAVAILABLE when there is no daemon or
   // it is lost, DEADLINE_EXCEEDED. Calls `progress` (may be null) about four times a second.
