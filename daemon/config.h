@@ -11,6 +11,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
+#include "common/socket_path.h"
+
 namespace forestage {
 
 // Which way of reading lanes use.
@@ -21,7 +23,7 @@ absl::string_view ReaderChoiceName(ReaderChoice choice);
 struct Config {
   // Unix socket of the gRPC API. The descriptor socket is beside it: the same path +
   // ".descriptors".
-  std::string socket_path = "/run/forestage/forestaged.sock";
+  std::string socket_path = kSocketPathDefault;
   // host:port on a loopback address, or "none". Port 0 takes a free one.
   std::string metrics_address = "127.0.0.1:9748";
   ReaderChoice reader = ReaderChoice::kAuto;
@@ -39,11 +41,6 @@ struct Config {
   // trace, debug, info, warning or error.
   std::string log_level = "info";
 };
-
-// Thread-safe name of the descriptor socket.
-inline std::string DescriptorSocketPath(const std::string& socket_path) {
-  return socket_path + ".descriptors";
-}
 
 // Read when it exists and no other file is named.
 inline constexpr char kConfigFileDefault[] = "/etc/forestage/forestaged.toml";

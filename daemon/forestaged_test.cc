@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "common/child_process.h"
+#include "common/socket_path.h"
 #include "common/status_matchers.h"
 #include "daemon/config.h"
 

@@ -39,6 +39,9 @@ inline constexpr absl::Duration kLaneStopTimeout = absl::Seconds(2);
 
 // Sessions, groups and the two sockets.
 
+// Open files that the daemon asks for at its start, as far as its hard limit allows: the shards of
+// some large checkpoints, and what sessions need beside them.
+inline constexpr uint64_t kDescriptorsWanted = 64 * 1024;
 // Longest group name and launch nonce, in bytes.
 inline constexpr size_t kGroupNameBytesMax = 256;
 // Longest path label, in bytes (PATH_MAX).

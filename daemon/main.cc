@@ -12,6 +12,8 @@
 #include "spdlog/sinks/stdout_color_sinks.h"
 #include "spdlog/spdlog.h"
 
+#include "common/descriptor_limit.h"
+#include "common/socket_path.h"
 #include "common/units.h"
 #include "daemon/config.h"
 #include "daemon/limits.h"
@@ -98,6 +100,7 @@ int Main(int argc, char** argv) {
     return written && std::fflush(stdout) == 0 ? 0 : kStartFailedExitCode;
   }
   SetUpLog(request->config.log_level);
+  RaiseDescriptorLimit(kDescriptorsWanted);
   LogSettings(*request);
   return Serve(request->config);
 }

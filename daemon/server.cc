@@ -12,6 +12,7 @@
 #include <grpcpp/server_posix.h>
 #include <sys/socket.h>
 
+#include "common/socket_path.h"
 #include "common/status_macros.h"
 #include "daemon/delivery/descriptor_exchange.h"
 #include "daemon/delivery/unix_listener.h"
@@ -90,7 +91,7 @@ class Server::Parts {
  private:
   Parts() : peers_(kConnectionsMax) {}
   absl::Status MakeSessions(const Config& config);
-  absl::Status MakeSockets(const Config& config, Listeners listeners);
+  absl::Status MakeSockets(Listeners listeners);
   absl::Status MakeGrpcServer();
 
   std::string socket_path_;
@@ -119,7 +120,7 @@ absl::StatusOr<std::unique_ptr<Server::Parts>> Server::Parts::Create(const Confi
                                       .daemon_version = std::string(DaemonVersion())}));
   parts->observer_ = std::make_unique<TelemetrySessionObserver>(*parts->telemetry_);
   RETURN_IF_ERROR(parts->MakeSessions(config));
-  RETURN_IF_ERROR(parts->MakeSockets(config, std::move(listeners)));
+  RETURN_IF_ERROR(parts->MakeSockets(std::move(listeners)));
   return parts;
 }
 
@@ -135,10 +136,9 @@ absl::Status Server::Parts::MakeSessions(const Config& config) {
   return absl::OkStatus();
 }
 
-absl::Status Server::Parts::MakeSockets(const Config& config, Listeners listeners) {
+absl::Status Server::Parts::MakeSockets(Listeners listeners) {
   session_service_ = std::make_unique<SessionService>(
       SessionService::Options{
-          .descriptor_socket = DescriptorSocketPath(config.socket_path),
           .generation = store_->generation(),
           .daemon_version = std::string(DaemonVersion()),
           .on_open_refused =

@@ -157,7 +157,6 @@ class ServerTest : public ::testing::Test {
 TEST_F(ServerTest, EagerRankGetsCatalogBoardAndResidentBytes) {
   RawSessionClient client(config_.socket_path);
   ASSERT_OK_AND_ASSIGN(const v1::SessionOpened opened, client.Open(Request(0, 2)));
-  EXPECT_EQ(opened.descriptor_socket(), config_.socket_path + ".descriptors");
   ASSERT_OK_AND_ASSIGN(const UniqueFd socket, client.ConnectDescriptors());
   ASSERT_OK(client.SendShards(socket.get(), files_, /*batch_max=*/1));
   ASSERT_OK_AND_ASSIGN(const RawSessionClient::Delivery delivery, client.Fetch(socket.get()));

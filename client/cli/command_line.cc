@@ -19,6 +19,8 @@
 #include "client/cli/stage_command.h"
 #include "client/cli/status_command.h"
 
+#include "common/socket_path.h"
+
 namespace forestage {
 namespace {
 

@@ -5,7 +5,6 @@
 
 namespace forestage {
 
-inline constexpr char kSocketPathDefault[] = "/run/forestage/forestaged.sock";
 inline constexpr char kSocketPathVariable[] = "FORESTAGE_SOCKET";
 
 struct GlobalOptions {

@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "common/descriptor_limit.h"
 #include "common/errno_status.h"
 #include "common/status_macros.h"
 
@@ -20,18 +21,7 @@ namespace forestage {
 namespace {
 
 // Descriptors that the process may need beside its shards.
-constexpr rlim_t kSpareDescriptors = 64;
-
-// Raises the soft limit on open files towards the hard one, as far as `shard_count` more files
-// need. Failing is no error: open() will say so if it matters.
-void RaiseDescriptorLimit(size_t shard_count) {
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const rlim_t wanted = limit.rlim_cur + shard_count + kSpareDescriptors;
-  if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max == RLIM_INFINITY ? wanted : std::min(wanted, limit.rlim_max);
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
+constexpr uint64_t kSpareDescriptors = 64;
 
 absl::Status OpenOne(const SelectedShard& selected, OpenShard& shard) {
   shard.name = selected.name;
@@ -108,7 +98,7 @@ absl::StatusOr<std::shared_ptr<const CheckpointFiles>> CheckpointFiles::Open(
   };
   open_all();
   if (OutOfDescriptors(statuses)) {
-    RaiseDescriptorLimit(count);
+    RaiseDescriptorLimit(count + kSpareDescriptors);
     open_all();
   }
   if (OutOfDescriptors(statuses)) return DescriptorLimitError(directory, count);

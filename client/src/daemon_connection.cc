@@ -27,6 +27,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include "common/socket_path.h"
 #include "common/status_macros.h"
 #include "forestage/v1/session.grpc.pb.h"
 
@@ -41,6 +42,8 @@ constexpr size_t kIndexesPerMessage = 50'000;
 constexpr absl::Duration kAgreementGrace = absl::Seconds(2);
 // How long Close waits for the daemon to end the stream, and then for gRPC to cancel it.
 constexpr absl::Duration kCloseTimeout = absl::Milliseconds(500);
+// The daemon's first answer needs no storage: one that does not come is a daemon that is stopped.
+constexpr absl::Duration kGreetingTimeout = absl::Seconds(5);
 // The descriptor socket exists before the other one, so only its backlog is waited for.
 constexpr absl::Duration kDescriptorConnectTimeout = absl::Seconds(2);
 // Longest texts that this rank says of itself; the daemon refuses longer ones.
@@ -505,17 +508,16 @@ std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd socket) {
 
 absl::StatusOr<DaemonWelcome> Converse(const DaemonOpenRequest& request, SessionStream& stream) {
   const absl::Time deadline = absl::Now() + request.open_timeout;
-  ASSIGN_OR_RETURN(const v1::SessionOpened opened, stream.WaitForOpened(deadline));
+  ASSIGN_OR_RETURN(const v1::SessionOpened opened,
+                   stream.WaitForOpened(std::min(deadline, absl::Now() + kGreetingTimeout)));
   SessionToken token = {};
   if (opened.token().size() != token.size()) {
     return absl::InternalError(absl::StrCat("a token of ", opened.token().size(), " bytes"));
   }
   std::memcpy(token.data(), opened.token().data(), token.size());
-  const std::string descriptor_socket = opened.descriptor_socket().empty()
-                                            ? absl::StrCat(request.socket_path, ".descriptors")
-                                            : opened.descriptor_socket();
-  absl::StatusOr<DescriptorClient> exchange = DescriptorClient::Connect(
-      descriptor_socket, token, std::min(deadline, absl::Now() + kDescriptorConnectTimeout));
+  absl::StatusOr<DescriptorClient> exchange =
+      DescriptorClient::Connect(DescriptorSocketPath(request.socket_path), token,
+                                std::min(deadline, absl::Now() + kDescriptorConnectTimeout));
   if (!exchange.ok()) {
     return absl::Status(
         exchange.status().code(),

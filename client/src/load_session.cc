@@ -13,12 +13,12 @@
 #include "client/src/slice_state.h"
 
 #include "common/check.h"
+#include "common/socket_path.h"
 #include "common/status_macros.h"
 
 namespace forestage {
 namespace {
 
-constexpr char kSocketPathDefault[] = "/run/forestage/forestaged.sock";
 // How often WaitUntilStaged asks the daemon.
 constexpr absl::Duration kProgressPeriod = absl::Milliseconds(250);
 
@@ -72,11 +72,21 @@ std::string OneLine(absl::string_view message) {
   return absl::StrReplaceAll(message, {{"\n", "; "}});
 }
 
+// Without a directory for the default socket no daemon is about to start there, so that a machine
+// without Forestage loses no time.
+bool DaemonMayStart(const std::string& socket_path) {
+  std::error_code error;
+  return socket_path != kSocketPathDefault ||
+         std::filesystem::exists(std::filesystem::path(socket_path).parent_path(), error);
+}
+
 DaemonOpenRequest MakeOpenRequest(const std::string& directory, const SessionOptions& options,
                                   const CheckpointFiles& files) {
+  const std::string socket_path =
+      FirstOf(options.socket_path, {"FORESTAGE_SOCKET"}, kSocketPathDefault);
   DaemonOpenRequest request = {
-      .socket_path = FirstOf(options.socket_path, {"FORESTAGE_SOCKET"}, kSocketPathDefault),
-      .daemon_wait = options.daemon_wait,
+      .socket_path = socket_path,
+      .daemon_wait = DaemonMayStart(socket_path) ? options.daemon_wait : absl::ZeroDuration(),
       .open_timeout = options.open_timeout,
       .agreement_timeout = options.agreement_timeout,
       .group_name = options.group_name.empty() ? GroupOfOwn() : options.group_name,

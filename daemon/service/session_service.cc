@@ -64,7 +64,6 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::SessionRequest, v
     v1::SessionEvent event;
     v1::SessionOpened* opened = event.mutable_opened();
     opened->set_token(std::string(token.begin(), token.end()));
-    opened->set_descriptor_socket(options_.descriptor_socket);
     opened->set_generation(options_.generation);
     opened->set_daemon_version(options_.daemon_version);
     Send(std::move(event));

@@ -17,7 +17,6 @@ namespace forestage {
 class SessionService final : public v1::SessionService::CallbackService {
  public:
   struct Options {
-    std::string descriptor_socket;
     uint64_t generation = 0;
     std::string daemon_version;
     // Told of streams that ended before they were a session; must not block. May be null.

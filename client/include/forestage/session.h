@@ -45,7 +45,8 @@ struct SessionOptions {
   std::string socket_path = {};
   // False: read natively and ask no daemon.
   bool use_daemon = true;
-  // How long to wait for a daemon whose socket is not there yet or does not accept yet.
+  // How long to wait for a daemon whose socket is not there yet or does not accept yet. Not at all
+  // when it is the default socket and its directory does not exist.
   absl::Duration daemon_wait = absl::Seconds(1);
   // How long the daemon may take to answer an open, headers included. Afterwards: native.
   absl::Duration open_timeout = absl::Seconds(30);

@@ -1,0 +1,17 @@
+// Where the daemon's two Unix sockets are.
+#pragma once
+
+#include <string>
+
+namespace forestage {
+
+// Of the gRPC socket, for daemon, client library and command line.
+inline constexpr char kSocketPathDefault[] = "/run/forestage/forestaged.sock";
+
+// The descriptor socket lies beside the gRPC socket, also where both are mounted into a container
+// under another directory.
+inline std::string DescriptorSocketPath(const std::string& socket_path) {
+  return socket_path + ".descriptors";
+}
+
+}  // namespace forestage
