@@ -11,6 +11,7 @@
 
 #include "common/generated_section.h"
 #include "common/status_matchers.h"
+#include "common/temporary_directory_for_test.h"
 
 namespace forestage {
 namespace {
@@ -24,14 +25,7 @@ using ::testing::Not;
 // A directory of its own, with a configuration file in it where the test writes one.
 class ConfigTest : public ::testing::Test {
  protected:
-  ConfigTest() {
-    std::string pattern = ::testing::TempDir() + "/forestage_config_XXXXXX";
-    EXPECT_NE(mkdtemp(pattern.data()), nullptr);
-    directory_ = pattern;
-  }
-  ~ConfigTest() override { std::filesystem::remove_all(directory_); }
-
-  std::string file() const { return directory_ + "/forestaged.toml"; }
+  std::string file() const { return directory_.File("forestaged.toml"); }
   void WriteFile(const std::string& text) const { std::ofstream(file()) << text; }
 
   absl::StatusOr<StartRequest> Read(std::vector<std::string> arguments,
@@ -48,7 +42,7 @@ class ConfigTest : public ::testing::Test {
   }
 
  private:
-  std::string directory_;
+  const TemporaryDirectoryForTest directory_;
 };
 
 TEST_F(ConfigTest, WithoutAnythingGivesTheDefaults) {

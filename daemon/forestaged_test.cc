@@ -17,6 +17,7 @@
 #include "common/child_process.h"
 #include "common/socket_path.h"
 #include "common/status_matchers.h"
+#include "common/temporary_directory_for_test.h"
 #include "daemon/config.h"
 
 namespace forestage {
@@ -28,20 +29,12 @@ using ::testing::HasSubstr;
 // A directory for the sockets of one test, and forestaged in it.
 class ForestagedTest : public ::testing::Test {
  protected:
-  ForestagedTest() {
-    // Short: socket paths are.
-    std::string pattern = "/tmp/forestaged_XXXXXX";
-    EXPECT_NE(mkdtemp(pattern.data()), nullptr);
-    directory_ = pattern;
-  }
-  ~ForestagedTest() override { std::filesystem::remove_all(directory_); }
-
-  std::string socket() const { return directory_ + "/d.sock"; }
+  std::string socket() const { return directory_.File("d.sock"); }
 
   // Starts it with no setting from outside but these arguments; `output_name` takes what it writes.
   std::unique_ptr<ChildProcess> Start(const std::vector<std::string>& arguments,
                                       const std::string& output_name) const {
-    const std::string output_path = absl::StrCat(directory_, "/", output_name);
+    const std::string output_path = directory_.File(output_name);
     std::filesystem::remove(output_path);
     return std::make_unique<ChildProcess>([&] {
       const int output = open(output_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
@@ -60,7 +53,7 @@ class ForestagedTest : public ::testing::Test {
     });
   }
   std::string Output(const std::string& name) const {
-    std::ifstream input(absl::StrCat(directory_, "/", name));
+    std::ifstream input(directory_.File(name));
     return {std::istreambuf_iterator<char>(input), std::istreambuf_iterator<char>()};
   }
   // Starts it on this test's socket and returns when it serves.
@@ -76,7 +69,7 @@ class ForestagedTest : public ::testing::Test {
   }
 
  private:
-  std::string directory_;
+  const TemporaryDirectoryForTest directory_;
 };
 
 TEST_F(ForestagedTest, PrintsItsVersionAndEndsWithZero) {

@@ -20,6 +20,7 @@
 
 #include "common/memfd.h"
 #include "common/status_matchers.h"
+#include "common/temporary_directory_for_test.h"
 #include "daemon/delivery/descriptor_request.h"
 
 namespace forestage {
@@ -93,15 +94,6 @@ size_t OpenDescriptors() {
 
 class DescriptorExchangeTest : public ::testing::Test {
  protected:
-  DescriptorExchangeTest() {
-    std::string pattern = ::testing::TempDir() + "/exchange-XXXXXX";
-    folder_ = mkdtemp(pattern.data());
-    path_ = folder_ + "/d.sock";
-  }
-  ~DescriptorExchangeTest() override {
-    exchange_.reset();
-    std::filesystem::remove_all(folder_);
-  }
   void StartWith(const DescriptorExchange::Options& options) {
     auto listener = UnixListener::Bind(path_, SOCK_SEQPACKET);
     ASSERT_OK(listener);
@@ -155,9 +147,9 @@ class DescriptorExchangeTest : public ::testing::Test {
     return request;
   }
 
+  const TemporaryDirectoryForTest folder_;
+  const std::string path_ = folder_.File("d.sock");
   DirectoryFake directory_;
-  std::string folder_;
-  std::string path_;
   std::unique_ptr<DescriptorExchange> exchange_;
 };
 

@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 
 #include "common/status_matchers.h"
+#include "common/temporary_directory_for_test.h"
 
 namespace forestage {
 namespace {
@@ -30,13 +31,6 @@ using ::testing::HasSubstr;
 
 class UnixListenerTest : public ::testing::Test {
  protected:
-  UnixListenerTest() {
-    std::string pattern = ::testing::TempDir() + "/listener-XXXXXX";
-    directory_ = mkdtemp(pattern.data());
-    path_ = directory_ + "/made/for/it/d.sock";
-  }
-  ~UnixListenerTest() override { std::filesystem::remove_all(directory_); }
-
   static UniqueFd Connect(const std::string& path, int type) {
     UniqueFd fd(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
     sockaddr_un address = {};
@@ -48,8 +42,8 @@ class UnixListenerTest : public ::testing::Test {
     return fd;
   }
 
-  std::string directory_;
-  std::string path_;
+  const TemporaryDirectoryForTest directory_;
+  const std::string path_ = directory_.File("made/for/it/d.sock");
 };
 
 TEST_F(UnixListenerTest, AcceptsAndNamesThePeer) {
@@ -139,7 +133,7 @@ TEST_F(UnixListenerTest, AnotherUserIsRefusedAtAccept) {
   ASSERT_EQ(chmod(path_.c_str(), 0666), 0);
   for (auto parent = std::filesystem::path(path_).parent_path(); parent != parent.root_path();
        parent = parent.parent_path()) {
-    if (parent.string().size() >= directory_.size()) {
+    if (parent.string().size() >= directory_.path().size()) {
       std::filesystem::permissions(parent, std::filesystem::perms(0755));
     }
   }
