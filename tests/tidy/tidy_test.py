@@ -160,3 +160,14 @@ def test_rpcs_say_since_when_they_exist():
             assert "Since " in match.group(1), f"{name(path)}: {match.group(2)}"
         assert len(re.findall(r"\n  rpc ", text)) == len(
             re.findall(r"(?:\n  //[^\n]*)+\n  rpc ", text)), f"{name(path)}: an rpc has no comment"
+
+
+def test_tests_that_pages_name_exist():
+    defined = set()
+    for path in (p for p in SOURCES if p.stem.endswith("_test")):
+        defined |= {".".join(pair) for pair in re.findall(
+            r"\bTEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\s*\)", path.read_text())}
+    missing = [f"{name(path)}: {found}" for path in TRACKED if path.suffix == ".md"
+               for found in re.findall(r"`(\w+Test\.\w+)`", path.read_text())
+               if found not in defined]
+    assert not missing
