@@ -8,6 +8,9 @@ namespace forestage {
 // Of the gRPC socket, for daemon, client library and command line.
 inline constexpr char kSocketPathDefault[] = "/run/forestage/forestaged.sock";
 
+// Environment variable that names another one, to all of them.
+inline constexpr char kSocketPathVariable[] = "FORESTAGE_SOCKET";
+
 // The descriptor socket lies beside the gRPC socket, also where both are mounted into a container
 // under another directory.
 inline std::string DescriptorSocketPath(const std::string& socket_path) {

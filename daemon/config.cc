@@ -157,7 +157,7 @@ constexpr Setting kSettings[] = {
     {"reader", "NAME",
      "How storage is read: 'auto' takes io_uring where the kernel and the container allow it, else "
      "threads",
-     "auto, uring or threads", ParseReader,
+     "auto, io_uring or threads", ParseReader,
      [](const Config& config) { return std::string(ReaderChoiceName(config.reader)); }},
     {"extent-size", "SIZE", "Unit of reading and of the account of what is resident",
      "a power of two from 64KiB to 1GiB", ParseExtentBytes,
@@ -192,6 +192,8 @@ size_t IndexOf(absl::string_view name) {
 }
 
 std::string VariableOf(absl::string_view name) {
+  // One variable leads clients to the daemon and the daemon to its place.
+  if (name == "socket") return kSocketPathVariable;
   return absl::StrCat(kEnvironmentPrefix,
                       absl::AsciiStrToUpper(absl::StrReplaceAll(name, {{"-", "_"}})));
 }
@@ -330,12 +332,13 @@ void GatherFile(const std::string& path, bool must_exist, Gathering& gathering) 
 void GatherEnvironment(const std::vector<std::string>& environment, Gathering& gathering) {
   for (const std::string& entry : environment) {
     const size_t equals = entry.find('=');
-    if (equals == std::string::npos || !absl::StartsWith(entry, kEnvironmentPrefix)) continue;
+    if (equals == std::string::npos) continue;
     const std::string variable = entry.substr(0, equals);
     if (variable == kConfigVariable) continue;
     const auto* setting = absl::c_find_if(
         kSettings, [&](const Setting& row) { return VariableOf(row.name) == variable; });
     if (setting == std::end(kSettings)) {
+      if (!absl::StartsWith(variable, kEnvironmentPrefix)) continue;
       // Not an error: Kubernetes gives every container variables named after its services.
       gathering.warnings.push_back(
           absl::StrCat("environment variable ", variable, " is no setting and is ignored"));
@@ -410,7 +413,7 @@ absl::string_view ReaderChoiceName(ReaderChoice choice) {
     case ReaderChoice::kAuto:
       return "auto";
     case ReaderChoice::kUring:
-      return "uring";
+      return "io_uring";
     case ReaderChoice::kThreads:
       return "threads";
   }

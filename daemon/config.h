@@ -17,7 +17,7 @@ namespace forestage {
 
 // Which way of reading lanes use.
 enum class ReaderChoice { kAuto, kUring, kThreads };
-// "auto", "uring", "threads".
+// "auto", "io_uring", "threads".
 absl::string_view ReaderChoiceName(ReaderChoice choice);
 
 struct Config {

@@ -107,7 +107,7 @@ TEST_F(ConfigTest, WrongValueNamesSettingSourceAndWhatIsAllowed) {
   EXPECT_THAT(Read({}, {"FORESTAGED_READER=mmap"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("reader (environment FORESTAGED_READER) is 'mmap'"),
-                             HasSubstr("auto, uring or threads"))));
+                             HasSubstr("auto, io_uring or threads"))));
   WriteFile("log-level = \"loud\"\n");
   EXPECT_THAT(Read({}), StatusIs(absl::StatusCode::kInvalidArgument,
                                  AllOf(HasSubstr("log-level (file "), HasSubstr("'loud'"))));
@@ -154,8 +154,8 @@ TEST_F(ConfigTest, RefusesWhatIsOutsideOfEachSettingsBounds) {
   }
   EXPECT_THAT(Read({"--reader="}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--reader")));
-  EXPECT_THAT(Read({}, {"FORESTAGED_SOCKET="}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("FORESTAGED_SOCKET")));
+  EXPECT_THAT(Read({}, {"FORESTAGE_SOCKET="}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("FORESTAGE_SOCKET")));
   EXPECT_OK(Read({absl::StrCat("--socket=/", std::string(94, 's'))}));
   EXPECT_FALSE(Read({absl::StrCat("--socket=/", std::string(95, 's'))}).ok());
 }
@@ -225,7 +225,7 @@ TEST_F(ConfigTest, ANamedFileThatCannotBeReadIsAnError) {
 
 TEST_F(ConfigTest, WarnsOfVariablesThatLookLikeSettings) {
   ASSERT_OK_AND_ASSIGN(const StartRequest request,
-                       Read({}, {"FORESTAGED_LANES=3", "FORESTAGE_SOCKET=/x",
+                       Read({}, {"FORESTAGED_LANES=3", "FORESTAGE_LAUNCH_NONCE=x",
                                  "FORESTAGED_CONFIG=" + std::string("/dev/null")}));
   EXPECT_THAT(request.warnings, ElementsAre(HasSubstr("FORESTAGED_LANES ")));
 }
@@ -249,11 +249,12 @@ TEST_F(ConfigTest, VersionIsThatOfTheBuild) {
 TEST_F(ConfigTest, PrintedConfigurationReadsBackTheSame) {
   ASSERT_OK_AND_ASSIGN(const StartRequest first,
                        Read({"--print-config", "--extent-size=64KiB", "--agreement-timeout=90s"},
-                            {"FORESTAGED_READER=uring"}));
+                            {"FORESTAGED_READER=io_uring"}));
   ASSERT_TRUE(first.text.has_value());
-  EXPECT_THAT(*first.text, AllOf(HasSubstr("extent-size = \"64KiB\"  # flag --extent-size\n"),
-                                 HasSubstr("reader = \"uring\"  # environment FORESTAGED_READER\n"),
-                                 HasSubstr("lanes-max = \"8\"  # default\n")));
+  EXPECT_THAT(*first.text,
+              AllOf(HasSubstr("extent-size = \"64KiB\"  # flag --extent-size\n"),
+                    HasSubstr("reader = \"io_uring\"  # environment FORESTAGED_READER\n"),
+                    HasSubstr("lanes-max = \"8\"  # default\n")));
   WriteFile(*first.text);
   ASSERT_OK_AND_ASSIGN(const StartRequest second, Read({}));
   ASSERT_EQ(second.settings.size(), first.settings.size());

@@ -5,8 +5,6 @@
 
 namespace forestage {
 
-inline constexpr char kSocketPathVariable[] = "FORESTAGE_SOCKET";
-
 struct GlobalOptions {
   // Of the daemon; empty until ResolveSocketPath.
   std::string socket_path;

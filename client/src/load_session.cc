@@ -83,7 +83,7 @@ bool DaemonMayStart(const std::string& socket_path) {
 DaemonOpenRequest MakeOpenRequest(const std::string& directory, const SessionOptions& options,
                                   const CheckpointFiles& files) {
   const std::string socket_path =
-      FirstOf(options.socket_path, {"FORESTAGE_SOCKET"}, kSocketPathDefault);
+      FirstOf(options.socket_path, {kSocketPathVariable}, kSocketPathDefault);
   DaemonOpenRequest request = {
       .socket_path = socket_path,
       .daemon_wait = DaemonMayStart(socket_path) ? options.daemon_wait : absl::ZeroDuration(),
