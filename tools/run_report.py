@@ -7,6 +7,7 @@ Uses the standard library only.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import shutil
@@ -56,6 +57,14 @@ def drop_from_page_cache(paths):
             os.close(descriptor)
 
 
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent():
+    """In a child before exec: the kernel ends it when this process is gone, however that went."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 class Daemon:
     def __init__(self, binary_directory, directory):
         self.socket = os.path.join(directory, "forestaged.sock")
@@ -64,7 +73,7 @@ class Daemon:
         self.process = subprocess.Popen(
             [os.path.join(binary_directory, "forestaged"), "--socket", self.socket,
              "--metrics-address", "none"],
-            stdout=self.log, stderr=self.log)
+            stdout=self.log, stderr=self.log, preexec_fn=die_with_parent)
         forestage = os.path.join(binary_directory, "forestage")
         for _ in range(200):
             if self.process.poll() is not None:
@@ -92,10 +101,11 @@ def load(forestage, directory, ranks, socket, device, extra):
     command = [forestage, "load", directory, "--ranks", str(ranks), "--share", "rows", "--json"]
     command += ["--socket", socket] if socket else ["--no-daemon"]
     before = device.read_bytes()
-    result = subprocess.run(command + extra, stdout=subprocess.PIPE, text=True)
+    result = subprocess.run(command + extra, stdout=subprocess.PIPE, text=True,
+                            preexec_fn=die_with_parent)
     after = device.read_bytes()
     if result.returncode != 0:
-        fail(f"{' '.join(command)} ended with {result.returncode}:\n{result.stdout}")
+        fail(f"{' '.join(command)} ended with {result.returncode}; see above")
     report = json.loads(result.stdout)
     report["device_bytes"] = None if before is None else after - before
     return report
@@ -107,7 +117,7 @@ def times_read(count, needed):
 
 def print_loads(rows):
     header = ("", "wall time", "rate", "first tensor", "slowest rank", "major faults",
-              "storage read")
+              "device read")
     lines = [header]
     for label, report in rows:
         ranks, node = report["ranks"], report["node"]
@@ -146,11 +156,20 @@ def print_report(directory, catalog, ranks, cold, warm, native_cold, native_warm
     print(f"Once more, each rank comparing every byte with its own direct read: "
           f"{sum(rank['verified'] for rank in verified['ranks'])} of {ranks} ranks have every byte "
           f"right, {sum(rank['mismatched'] for rank in verified['ranks'])} slices differ.")
-    print("\n'storage read' counts the block device below the checkpoint, whoever read; '-' where "
-          "there is none.\nOne run is no benchmark: rates differ from run to run.")
+    print("\n'device read' counts the block device below the checkpoint, whoever read from it and "
+          "for whatever, in\nmultiples of what is needed; '-' where there is none. 'first tensor' is "
+          "the slowest rank's, from its own open to\nits first slice. One run is no benchmark: "
+          "figures differ from run to run, and small checkpoints say little.")
+
+
+def stop_by_signal(number, _frame):
+    """Turns a signal into an exception, so that what was started is ended."""
+    raise SystemExit(128 + number)
 
 
 def main():
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, stop_by_signal)
     parser = argparse.ArgumentParser(prog="./dev run", description=__doc__.split("\n")[0])
     parser.add_argument("checkpoint", nargs="?", metavar="DIR",
                         help="checkpoint directory (default: a demo checkpoint is made)")
@@ -158,9 +177,17 @@ def main():
     parser.add_argument("--size", default="1GiB", help="size of the demo checkpoint")
     parser.add_argument("--bin", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--work", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--from", dest="caller_directory", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.ranks < 1:
         parser.error("--ranks must be at least 1")
+    if arguments.checkpoint is not None:
+        arguments.checkpoint = os.path.join(arguments.caller_directory, arguments.checkpoint)
+        if not os.path.isdir(arguments.checkpoint):
+            parser.error(f"{arguments.checkpoint} is no directory")
+    if arguments.check:
+        return
 
     forestage = os.path.join(arguments.bin, "forestage")
     directory = arguments.checkpoint
