@@ -31,7 +31,7 @@ inline constexpr size_t kScratchBytes = 256 * kKiB;
 inline constexpr int kFillRoundsMax = 3;
 // Shards opened and headers read at a time for one checkpoint.
 inline constexpr size_t kHeaderReadersMax = 8;
-// Errors of reads kept for one checkpoint.
+// Errors of reads kept, and logged, for one checkpoint.
 inline constexpr size_t kReadErrorsKept = 32;
 // How long the end of a checkpoint waits for lanes whose device does not answer before it leaves
 // them behind.

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
+#include "spdlog/spdlog.h"
 
 #include "common/check.h"
 #include "daemon/limits.h"
@@ -20,7 +22,8 @@ std::vector<uint64_t> SizesOf(absl::Span<const std::unique_ptr<ShardFile>> files
 }  // namespace
 
 Stager::Stager(Options options)
-    : files_(std::move(options.files)),
+    : path_label_(std::move(options.path_label)),
+      files_(std::move(options.files)),
       extents_(SizesOf(files_), options.extent_bytes),
       in_flight_bytes_max_(options.in_flight_bytes_max),
       lane_bytes_max_(options.in_flight_bytes_max / options.lane_count),
@@ -154,6 +157,11 @@ std::optional<ReadRequest> Stager::Take(size_t lane) {
 }
 
 void Stager::Tell(const ReadResult& result, const absl::Status& status, const InFlight& read) {
+  // The session that shows the errors in the daemon's status may end with them; the log stays.
+  if (!status.ok() && !absl::IsCancelled(status) && errors_seen_.fetch_add(1) < kReadErrorsKept) {
+    spdlog::warn("read failed path=\"{}\" error=\"{}\"", absl::CEscape(path_label_),
+                 absl::CEscape(status.message()));
+  }
   absl::ReaderMutexLock lock(&observer_mutex_);
   if (observer_ == nullptr) return;
   if (status.ok()) {

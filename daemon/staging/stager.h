@@ -29,6 +29,8 @@ namespace forestage {
 class Stager {
  public:
   struct Options {
+    // For the log.
+    std::string path_label;
     std::vector<std::unique_ptr<ShardFile>> files;
     uint64_t extent_bytes = 0;
     // Over all lanes. One extent is always allowed.
@@ -87,6 +89,7 @@ class Stager {
       ABSL_LOCKS_EXCLUDED(observer_mutex_);
 
   // Constant after construction.
+  const std::string path_label_;
   const std::vector<std::unique_ptr<ShardFile>> files_;
   const ExtentMap extents_;
   const uint64_t in_flight_bytes_max_;
@@ -94,6 +97,7 @@ class Stager {
   const std::shared_ptr<StagingBoard> board_;
 
   std::atomic<bool> stopping_ = false;
+  std::atomic<size_t> errors_seen_ = 0;
 
   mutable absl::Mutex mutex_;
   DemandQueue queue_ ABSL_GUARDED_BY(mutex_);

@@ -1,5 +1,7 @@
 #include "daemon/staging/striped_checkpoint_store.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -173,6 +175,8 @@ absl::StatusOr<std::shared_ptr<StagedCheckpoint>> StripedCheckpointStore::Acquir
   std::weak_ptr<Stager> stager;
   absl::StatusOr<std::shared_ptr<StripedCheckpoint>> built =
       Build(path_label, std::move(shards), key, lanes, &stager);
+  // Headers are large and their threads' heaps many: what parsing took is given back to the system.
+  malloc_trim(0);
   absl::MutexLock lock(&mutex_);
   if (!built.ok() || stopped_) {
     entries_.erase(entry);
@@ -229,7 +233,8 @@ absl::StatusOr<std::shared_ptr<StripedCheckpoint>> StripedCheckpointStore::Build
                             .extent_bytes = options_.extent_bytes,
                             .generation = generation_}));
   auto made =
-      std::make_shared<Stager>(Stager::Options{.files = std::move(files),
+      std::make_shared<Stager>(Stager::Options{.path_label = path_label,
+                                               .files = std::move(files),
                                                .extent_bytes = options_.extent_bytes,
                                                .in_flight_bytes_max = options_.in_flight_bytes_max,
                                                .lane_count = lane_count,

@@ -54,7 +54,8 @@ constexpr MetricDescription kTable[] = {
      "When the daemon started, in seconds since 1970-01-01 UTC.",
      {}},
     {Metric::kStorageReadBytes, "forestage_storage_read_bytes_total", MetricType::kCounter,
-     "Bytes that came from storage, thus were not in the page cache before, by why they were read.",
+     "Bytes that came from storage, by why they were read: of pages that were not in the page "
+     "cache before; of all pages where the daemon may not ask (it does not own the file).",
      kCauseLabels},
     {Metric::kExtentReadSeconds,
      "forestage_extent_read_seconds",
