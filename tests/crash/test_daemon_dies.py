@@ -72,6 +72,21 @@ def test_ranks_of_a_stopped_daemon_finish_natively(daemon, served_ranks, data_di
     daemon.wait_for_no_sessions()
 
 
+def test_a_rank_that_opens_while_the_daemon_is_stopped_loads_natively(
+    daemon, cli, data_dir, digests_path, check_digests
+):
+    checkpoints.make_model(data_dir, shards=1, mib=1)
+    daemon.signal(signal.SIGSTOP)
+    try:
+        result = cli.load(data_dir, ranks=1, digests=digests_path)
+    finally:
+        daemon.signal(signal.SIGCONT)
+    check_digests(data_dir, 1)
+    assert result["ranks"][0]["effective"] == "native"
+    assert "timed out" in result["ranks"][0]["reason"]
+    daemon.wait_for_no_sessions()
+
+
 @pytest.mark.parametrize("share", ["all", "rows"])
 def test_a_load_goes_on_when_the_daemon_is_killed(
     share, daemon, cli, data_dir, digests_path, check_digests, mount_slowfs

@@ -51,6 +51,10 @@ def test_errors_of_the_daemons_reads_are_shown_with_file_and_offset(
     assert re.search(r"\d+", status["read_errors"][0].replace(shard, ""))
     rank.resume()
     rank.finish()
+    # The status goes with the session, the log stays.
+    (line,) = [line for line in daemon.log.splitlines() if "read failed" in line]
+    assert status["read_errors"][0] in line.replace("\\'", "'")
+    assert str(slowfs.mount) in line
 
 
 def test_a_fault_that_heals_is_not_noticed_in_the_bytes(

@@ -123,3 +123,10 @@ def descriptor_count(pid):
 
 def thread_count(pid):
     return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def anonymous_bytes(pid):
+    """RssAnon of a process."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        (line,) = [line for line in file if line.startswith("RssAnon:")]
+    return int(line.split()[1]) * 1024
