@@ -1,5 +1,6 @@
 // forestaged. Exit codes: 0 drained after SIGTERM or SIGINT, or printed what was asked for;
 // 1 cannot start, or ended by a second signal; 2 a setting is wrong.
+#include <malloc.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -25,6 +26,7 @@ namespace {
 
 constexpr int kStartFailedExitCode = 1;
 constexpr int kWrongSettingExitCode = 2;
+constexpr int kHeapPieceBytesMax = 1024 * 1024;
 // From the first signal to the end of the process, also when the drain itself hangs.
 // Longer than kDrainTimeout, shorter than what a service manager or orchestrator waits.
 constexpr absl::Duration kShutdownGrace = absl::Milliseconds(9500);
@@ -59,6 +61,13 @@ void LogDerivedFigures(const Config& config) {
       DescriptorSocketPath(config.socket_path), FormatByteSize(config.extent_bytes),
       FormatByteSize(config.in_flight_bytes_max), config.in_flight_bytes_max / config.extent_bytes,
       config.lanes_max, config.sessions_max);
+}
+
+// Large pieces of memory go back to the system as they are freed. By itself glibc raises both
+// thresholds with what it sees freed, and then every heap keeps tens of MiB for ever.
+void SetUpHeap() {
+  mallopt(M_MMAP_THRESHOLD, kHeapPieceBytesMax);
+  mallopt(M_TRIM_THRESHOLD, kHeapPieceBytesMax);
 }
 
 int FailStart(const absl::Status& status) {
@@ -100,6 +109,7 @@ int Main(int argc, char** argv) {
     return written && std::fflush(stdout) == 0 ? 0 : kStartFailedExitCode;
   }
   SetUpLog(request->config.log_level);
+  SetUpHeap();
   RaiseDescriptorLimit(kDescriptorsWanted);
   LogSettings(*request);
   return Serve(request->config);
