@@ -44,7 +44,11 @@ struct RunOutcome {
 class ProgramTest : public ::testing::Test {
  protected:
   RunOutcome Forestage(std::vector<std::string> arguments) {
-    const std::string out = directory_.File("stdout");
+    return ForestageInto(directory_.File("stdout"), std::move(arguments));
+  }
+
+  // With this file as standard output.
+  RunOutcome ForestageInto(const std::string& out, std::vector<std::string> arguments) {
     const std::string err = directory_.File("stderr");
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
@@ -61,7 +65,9 @@ class ProgramTest : public ::testing::Test {
     int status = 0;
     EXPECT_EQ(waitpid(pid, &status, 0), pid);
     EXPECT_TRUE(WIFEXITED(status));
-    return {.exit_code = WEXITSTATUS(status), .out = ReadFile(out), .err = ReadFile(err)};
+    return {.exit_code = WEXITSTATUS(status),
+            .out = std::filesystem::is_regular_file(out) ? ReadFile(out) : "",
+            .err = ReadFile(err)};
   }
 
   std::string MakeDemo(const std::string& architecture) {
@@ -183,7 +189,10 @@ TEST_F(ProgramTest, DemoLeavesADirectoryThatIsNotEmptyAlone) {
 TEST_F(ProgramTest, TellsWrongUsageFromFailureAndFromAMissingDaemon) {
   const std::string socket = "--socket=" + directory_.File("no.sock");
   EXPECT_EQ(Forestage({}).exit_code, 2);
-  EXPECT_EQ(Forestage({"bogus"}).exit_code, 2);
+  const RunOutcome bogus = Forestage({"bogus"});
+  EXPECT_EQ(bogus.exit_code, 2);
+  EXPECT_THAT(bogus.err, HasSubstr("'bogus' is no command"));
+  EXPECT_THAT(Forestage({"--bogus"}).err, HasSubstr("'--bogus' is no option"));
   EXPECT_EQ(Forestage({"load", directory_.path()}).exit_code, 2);
   EXPECT_EQ(Forestage({"load", directory_.path(), "--ranks", "0"}).exit_code, 2);
   EXPECT_EQ(Forestage({"load", directory_.path(), "--ranks", "1", "--share", "x"}).exit_code, 2);
@@ -197,6 +206,20 @@ TEST_F(ProgramTest, TellsWrongUsageFromFailureAndFromAMissingDaemon) {
   const RunOutcome usage = Forestage({"load", "--json"});
   EXPECT_EQ(usage.exit_code, 2);
   EXPECT_TRUE(usage.json().contains("error"));
+}
+
+TEST_F(ProgramTest, OutputThatIsLostIsAFailure) {
+  const std::string demo = MakeDemo("llama");
+  const std::vector<std::vector<std::string>> commands = {
+      {"ls", demo}, {"ls", demo, "--json"}, {"load", demo, "--no-daemon", "--ranks", "1", "--json"},
+      {"version"},  {"--version"},          {"ls", "--help"}};
+  for (const std::vector<std::string>& command : commands) {
+    const RunOutcome run = ForestageInto("/dev/full", command);
+    EXPECT_EQ(run.exit_code, 1) << command[0];
+    EXPECT_THAT(run.err, HasSubstr("standard output: No space left on device")) << command[0];
+  }
+  // What failed anyway keeps its exit code.
+  EXPECT_EQ(ForestageInto("/dev/full", {"ls", "--json"}).exit_code, 2);
 }
 
 TEST_F(ProgramTest, StageWithoutADaemonStagesNothingAndSaysSo) {
