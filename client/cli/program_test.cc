@@ -4,22 +4,27 @@
 #include <spawn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/cli/digest_line.h"
 #include "client/cli/output.h"
 #include "client/cli/rank_plan.h"
+#include "client/src/unix_listener_for_test.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include "common/temporary_directory_for_test.h"
+#include "common/unique_fd.h"
 
 extern char** environ;
 
@@ -28,6 +33,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -220,6 +226,37 @@ TEST_F(ProgramTest, OutputThatIsLostIsAFailure) {
   }
   // What failed anyway keeps its exit code.
   EXPECT_EQ(ForestageInto("/dev/full", {"ls", "--json"}).exit_code, 2);
+}
+
+TEST_F(ProgramTest, ADaemonThatClosesTheConnectionIsNotAMissingOne) {
+  const std::string socket = directory_.File("closing.sock");
+  const UniqueFd listener = ListenForTest(socket, SOCK_STREAM);
+  // Ends when the listener is shut down.
+  std::thread closing([&] {
+    while (true) {
+      const UniqueFd connection(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!connection.valid()) return;
+    }
+  });
+  const std::string demo = MakeDemo("llama");
+  const std::vector<std::vector<std::string>> commands = {{"health", "--socket", socket},
+                                                          {"status", "--socket", socket},
+                                                          {"stage", demo, "--socket", socket}};
+  for (const std::vector<std::string>& command : commands) {
+    const RunOutcome run = Forestage(command);
+    EXPECT_EQ(run.exit_code, 1) << command[0] << ": " << run.err;
+    EXPECT_THAT(run.err, HasSubstr(socket)) << command[0];
+  }
+  shutdown(listener.get(), SHUT_RDWR);
+  closing.join();
+}
+
+TEST_F(ProgramTest, ASocketPathThatNobodyCanHaveIsNamedInOneMessage) {
+  const std::string socket = directory_.File(std::string(200, 's'));
+  const RunOutcome health = Forestage({"health", "--socket", socket});
+  EXPECT_EQ(health.exit_code, 1);
+  EXPECT_THAT(health.err, AllOf(StartsWith("forestage: "), HasSubstr("at most 107 bytes")));
+  EXPECT_EQ(std::count(health.err.begin(), health.err.end(), '\n'), 1) << health.err;
 }
 
 TEST_F(ProgramTest, StageWithoutADaemonStagesNothingAndSaysSo) {

@@ -571,12 +571,14 @@ absl::string_view Fix(const absl::Status& status) {
 absl::StatusOr<DaemonWelcome> OpenDaemonConnection(const DaemonOpenRequest& request,
                                                    std::shared_ptr<DaemonLoss> loss) {
   ASSIGN_OR_RETURN(UniqueFd socket, ConnectToDaemon(request));
+  const absl::Status served = CheckServed(request.socket_path, socket.get());
   auto connection =
       std::make_unique<DaemonConnection>(std::make_unique<Call>(MakeChannel(std::move(socket))),
                                          MakeOpenMessage(request), std::move(loss));
   absl::StatusOr<DaemonWelcome> welcome = Converse(request, connection->stream());
   if (!welcome.ok()) {
     const absl::Status& status = welcome.status();
+    if (absl::IsUnavailable(status) && !served.ok()) return served;
     return absl::Status(status.code(), absl::StrCat("the daemon at ", request.socket_path,
                                                     " did not serve: ", OneLine(status.ToString()),
                                                     " (", Fix(status), ")"));
