@@ -318,7 +318,7 @@ void SessionStream::TakeEvent(v1::SessionEvent& event) {
       ++progress_count_;
       return;
     case v1::SessionEvent::kDraining:
-      loss_->Lose("the daemon is draining: it stops; the rest is read natively");
+      loss_->Lose("the daemon is draining: it stops");
       return;
     case v1::SessionEvent::EVENT_NOT_SET:
       return;  // of a newer daemon
@@ -440,9 +440,9 @@ void SessionStream::OnDone(const grpc::Status& status) {
   std::shared_ptr<SessionStream> self;
   absl::MutexLock lock(&mutex_);
   end_ = status;
-  loss_->Lose(absl::StrCat("the daemon closed the stream: ",
-                           status.ok() ? "the session ended" : OneLine(FromGrpc(status).ToString()),
-                           "; the rest is read natively"));
+  loss_->Lose(
+      absl::StrCat("the daemon closed the stream: ",
+                   status.ok() ? "the session ended" : OneLine(FromGrpc(status).ToString())));
   // Deleted after the lock is given back, if the connection has gone already.
   self = std::move(self_);
 }
