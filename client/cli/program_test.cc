@@ -25,6 +25,7 @@
 
 #include "common/temporary_directory_for_test.h"
 #include "common/unique_fd.h"
+#include "common/units.h"
 
 extern char** environ;
 
@@ -190,6 +191,14 @@ TEST_F(ProgramTest, DemoLeavesADirectoryThatIsNotEmptyAlone) {
   EXPECT_EQ(Forestage({"ls", demo, "--json"}).json()["shards"].size(), 2u);
   for (const auto& entry : std::filesystem::directory_iterator(demo))
     EXPECT_EQ(entry.path().string().find("partial"), std::string::npos) << entry.path();
+}
+
+TEST_F(ProgramTest, ADemoThatDoesNotFitLeavesNothing) {
+  ASSERT_LT(std::filesystem::space(directory_.path()).available, 16 * 1024 * kGiB);
+  const RunOutcome demo = Forestage({"demo", directory_.File("new/deep"), "--size", "16TiB"});
+  EXPECT_EQ(demo.exit_code, 1);
+  EXPECT_THAT(demo.err, HasSubstr("are needed"));
+  EXPECT_FALSE(std::filesystem::exists(directory_.File("new")));
 }
 
 TEST_F(ProgramTest, TellsWrongUsageFromFailureAndFromAMissingDaemon) {
