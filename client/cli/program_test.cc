@@ -194,7 +194,7 @@ TEST_F(ProgramTest, DemoLeavesADirectoryThatIsNotEmptyAlone) {
 }
 
 TEST_F(ProgramTest, ADemoThatDoesNotFitLeavesNothing) {
-  ASSERT_LT(std::filesystem::space(directory_.path()).available, 16 * 1024 * kGiB);
+  ASSERT_LT(std::filesystem::space(directory_.path()).available, 16 * kTiB);
   const RunOutcome demo = Forestage({"demo", directory_.File("new/deep"), "--size", "16TiB"});
   EXPECT_EQ(demo.exit_code, 1);
   EXPECT_THAT(demo.err, HasSubstr("are needed"));
