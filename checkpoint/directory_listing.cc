@@ -57,6 +57,12 @@ absl::string_view FileKindName(FileKind kind) {
   return "unknown";
 }
 
+std::string DanglingText(const FileLook& look) {
+  return absl::StrCat(
+      "a link to ", QuotedPath(look.target),
+      look.error_number == ELOOP ? ", which leads in a circle (ELOOP)" : ", which does not exist");
+}
+
 FileLook LookAt(const std::string& path) {
   FileLook look;
   struct stat status;
@@ -80,8 +86,7 @@ absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& direct
   // Looked at first, so that opendir never touches a FIFO or a device.
   const FileLook look = LookAt(directory);
   if (look.kind == FileKind::kDangling) {
-    return absl::NotFoundError(absl::StrCat(QuotedPath(directory), ": a link to ",
-                                            QuotedPath(look.target), ", which does not exist"));
+    return absl::NotFoundError(absl::StrCat(QuotedPath(directory), ": ", DanglingText(look)));
   }
   if (look.error_number != 0) return ErrnoStatus(look.error_number, QuotedPath(directory));
   if (look.kind != FileKind::kDirectory) {

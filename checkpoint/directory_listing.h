@@ -34,6 +34,9 @@ struct FileLook {
   int error_number = 0;
 };
 
+// "a link to 'x', which does not exist", for a dangling link that was looked at.
+std::string DanglingText(const FileLook& look);
+
 // Follows links. Blocks on the file system.
 FileLook LookAt(const std::string& path);
 

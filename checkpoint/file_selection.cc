@@ -30,10 +30,28 @@ constexpr absl::string_view kIndexNames[] = {"model.safetensors.index.json",
 // Weights of kinds that are not served.
 constexpr absl::string_view kOtherKinds[] = {".bin",  ".pth", ".pt",      ".ckpt",
                                              ".gguf", ".h5",  ".msgpack", ".npz"};
+// What programs add to the name of a file that is not all there yet.
+constexpr absl::string_view kUnfinished[] = {".partial", ".incomplete", ".part",
+                                             ".tmp",     ".download",   ".crdownload"};
 constexpr absl::string_view kConvert =
     "convert them to safetensors, for instance by save_pretrained(..., safe_serialization=True)";
 
 bool IsSafetensors(absl::string_view name) { return absl::EndsWith(name, ".safetensors"); }
+
+// Why a file that looks like safetensors is none; empty for all others.
+std::string NearlySafetensors(absl::string_view name) {
+  if (IsSafetensors(name)) return "";
+  if (absl::EndsWithIgnoreCase(name, ".safetensors"))
+    return "its name does not end in .safetensors in small letters";
+  for (const absl::string_view suffix : kUnfinished) {
+    absl::string_view stem = name;
+    // Programs put a hash or a number between the two.
+    if (absl::ConsumeSuffix(&stem, suffix) && absl::StrContains(stem, ".safetensors"))
+      return absl::StrCat("not finished: a program that writes or fetches it left a ", suffix,
+                          " file");
+  }
+  return "";
+}
 
 bool IsIndex(absl::string_view name) {
   return absl::EndsWith(name, ".safetensors.index.json") || absl::EndsWith(name, ".bin.index.json");
@@ -88,8 +106,7 @@ class ShardFaults {
         return;
       case FileKind::kDangling:
         missing_ = true;
-        faults_.Add(absl::StrCat(QuotedName(name), " is a link to ", QuotedPath(look.target),
-                                 ", which does not exist"));
+        faults_.Add(absl::StrCat(QuotedName(name), " is ", DanglingText(look)));
         return;
       case FileKind::kUnknown:
         if (error_.ok()) error_ = ErrnoStatus(look.error_number, "");
@@ -248,6 +265,8 @@ class FileSelector {
     bool has_snapshots = false;
     for (const std::string& name : names_) {
       if (IsOtherKind(name)) others.Add(QuotedName(name));
+      if (const std::string nearly = NearlySafetensors(name); !nearly.empty())
+        unusable.Add(absl::StrCat(QuotedName(name), " (", nearly, ")"));
       has_snapshots = has_snapshots || name == "snapshots";
     }
     for (const IgnoredFile& file : selection_.ignored) {
@@ -276,8 +295,7 @@ class FileSelector {
     if (look.kind == FileKind::kRegular || look.kind == FileKind::kUnknown) {
       Ignore(name, reason);
     } else if (look.kind == FileKind::kDangling) {
-      Ignore(name, absl::StrCat(reason, "; a link to ", QuotedPath(look.target),
-                                ", which does not exist"));
+      Ignore(name, absl::StrCat(reason, "; ", DanglingText(look)));
     } else {
       Ignore(name, absl::StrCat(FileKindName(look.kind), ", not a regular file"));
     }
@@ -285,8 +303,10 @@ class FileSelector {
 
   void IgnoreIfWeightLike(const std::string& name, absl::string_view why) {
     const bool index = IsIndex(name);
-    if (!index && !IsOtherKind(name)) return;
+    const std::string nearly = NearlySafetensors(name);
+    if (!index && !IsOtherKind(name) && nearly.empty()) return;
     if (LookAt(PathOf(name)).kind == FileKind::kDirectory) return;
+    if (!nearly.empty()) return Ignore(name, nearly);
     Ignore(name, absl::StrCat(index ? "an index that is not used: " : "not safetensors: ", why));
   }
 

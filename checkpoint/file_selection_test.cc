@@ -21,6 +21,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -123,6 +124,33 @@ TEST(FileSelectionTest, SaysWhyFilesAreIgnored) {
           "socket.safetensors: a socket, not a regular file"));
 }
 
+TEST(FileSelectionTest, SaysWhatLooksLikeSafetensorsAndIsNone) {
+  const TemporaryDirectoryForTest directory;
+  directory.Write("b.SAFETENSORS");
+  directory.Write(".c.safetensors.partial");
+  directory.Write("d.safetensors.1f2e.incomplete");
+  directory.Write("e.safetensors.tmp");
+  directory.Write("notes.tmp");
+  const auto none = SelectFiles(directory.path());
+  EXPECT_THAT(none, StatusIs(absl::StatusCode::kNotFound,
+                             AllOf(HasSubstr("'b.SAFETENSORS' (its name"),
+                                   HasSubstr("'e.safetensors.tmp' (not finished"),
+                                   Not(HasSubstr("notes.tmp")))));
+  const std::vector<std::string> ignored = {
+      ".c.safetensors.partial: not finished: a program that writes or fetches it left a .partial "
+      "file",
+      "b.SAFETENSORS: its name does not end in .safetensors in small letters",
+      "d.safetensors.1f2e.incomplete: not finished: a program that writes or fetches it left a "
+      ".incomplete file",
+      "e.safetensors.tmp: not finished: a program that writes or fetches it left a .tmp file"};
+  directory.Write("a.safetensors");
+  ASSERT_OK_AND_ASSIGN(const FileSelection by_names, SelectFiles(directory.path()));
+  EXPECT_THAT(Ignored(by_names), ElementsAreArray(ignored));
+  directory.Write(kIndex, R"({"weight_map":{"t":"a.safetensors"}})");
+  ASSERT_OK_AND_ASSIGN(const FileSelection by_index, SelectFiles(directory.path()));
+  EXPECT_THAT(Ignored(by_index), ElementsAreArray(ignored));
+}
+
 TEST(FileSelectionTest, TakesTheLayoutThatIsPreferredOrThere) {
   const TemporaryDirectoryForTest directory;
   directory.Write("consolidated.00.safetensors");
@@ -190,7 +218,9 @@ TEST(FileSelectionTest, NamesDanglingLinksAndTheirTargets) {
   EXPECT_THAT(SelectFiles(directory.path()),
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(HasSubstr("'a.safetensors' is a link to '../../blobs/gone'"),
-                             HasSubstr("'b.safetensors' is a link to 'b.safetensors'"),
+                             HasSubstr("'../../blobs/gone', which does not exist"),
+                             HasSubstr("'b.safetensors' is a link to 'b.safetensors', which leads "
+                                       "in a circle"),
                              Not(HasSubstr("c.safetensors")))));
 }
 

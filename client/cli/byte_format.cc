@@ -52,6 +52,10 @@ std::string FormatBytes(uint64_t bytes) {
   return absl::StrFormat("%.*f %s", decimals, value, kNames[unit]);
 }
 
+std::string FormatCount(uint64_t count, absl::string_view singular) {
+  return absl::StrCat(count, " ", singular, count == 1 ? "" : "s");
+}
+
 std::string FormatSeconds(double seconds) {
   if (!(seconds > 0)) seconds = 0;
   if (seconds < 9.9995) return absl::StrFormat("%.3f s", seconds);

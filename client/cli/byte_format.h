@@ -1,4 +1,4 @@
-// Byte counts, rates and times as people read and write them.
+// Counts, byte counts and times as people read and write them.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,9 @@ namespace forestage {
 
 // Three significant digits and a binary unit: "512 B", "1.50 GiB", "16.0 MiB".
 std::string FormatBytes(uint64_t bytes);
+
+// "1 shard", "2 shards".
+std::string FormatCount(uint64_t count, absl::string_view singular);
 
 // "0.123 s", "12.3 s", "5 min 03 s", "2 h 05 min". Negative values count as 0.
 std::string FormatSeconds(double seconds);

@@ -57,5 +57,11 @@ TEST(ParseBytesTest, RefusesEverythingElseAndSaysWhatIsAllowed) {
   }
 }
 
+TEST(FormatCountTest, HasAPlural) {
+  EXPECT_EQ(FormatCount(0, "shard"), "0 shards");
+  EXPECT_EQ(FormatCount(1, "shard"), "1 shard");
+  EXPECT_EQ(FormatCount(2, "shard"), "2 shards");
+}
+
 }  // namespace
 }  // namespace forestage

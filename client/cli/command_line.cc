@@ -2,9 +2,12 @@
 
 #include <cstdlib>
 #include <functional>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/byte_format.h"
 #include "client/cli/demo_command.h"
@@ -253,9 +256,16 @@ bool WantsJson(int argc, char** argv) {
   return false;
 }
 
-}  // namespace
+// CLI11 asks for a command where it was given a word that is none.
+std::string UsageText(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> unknown = app.remaining();
+  if (!app.get_subcommands().empty() || unknown.empty()) return error.what();
+  return absl::StrCat("'", unknown.front(), "' is no ",
+                      absl::StartsWith(unknown.front(), "-") ? "option" : "command",
+                      " of forestage");
+}
 
-int RunCommandLine(int argc, char** argv) {
+ExitCode Run(int argc, char** argv) {
   CLI::App app(kDescription, "forestage");
   Parsed parsed;
   AddGlobalOptions(app, parsed.global);
@@ -277,17 +287,28 @@ int RunCommandLine(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
+      std::ostringstream text;
+      app.exit(error, text, text);
+      PrintText(text.str());
+      return ExitCode::kOk;
+    }
     parsed.global.json = WantsJson(argc, argv);
-    return static_cast<int>(Fail(parsed.global, ExitCode::kUsage,
-                                 absl::StrCat(error.what(), "; see forestage --help")));
+    return Fail(parsed.global, ExitCode::kUsage,
+                absl::StrCat(UsageText(app, error), "; see forestage --help"));
   }
   if (parsed.needs_daemon && parsed.global.no_daemon) {
-    return static_cast<int>(Fail(parsed.global, ExitCode::kUsage,
-                                 "this command needs the daemon; leave --no-daemon out"));
+    return Fail(parsed.global, ExitCode::kUsage,
+                "this command needs the daemon; leave --no-daemon out");
   }
   ResolveSocketPath(parsed.global);
-  return static_cast<int>(parsed.run());
+  return parsed.run();
+}
+
+}  // namespace
+
+int RunCommandLine(int argc, char** argv) {
+  return static_cast<int>(FinishOutput(Run(argc, argv)));
 }
 
 }  // namespace forestage

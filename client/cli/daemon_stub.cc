@@ -5,15 +5,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "client/src/socket_connect.h"
 #include "google/protobuf/empty.pb.h"
 #include "google/protobuf/unknown_field_set.h"
 #include "google/protobuf/util/json_util.h"
-#include "grpcpp/create_channel.h"
+#include "grpcpp/create_channel_posix.h"
 #include "grpcpp/generic/generic_stub.h"
-#include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
+#include <sys/socket.h>
 
 #include "common/status_macros.h"
+#include "common/unique_fd.h"
 #include "forestage/v1/status.grpc.pb.h"
 
 namespace forestage {
@@ -36,14 +38,31 @@ std::string PolicyText(v1::Policy policy) {
   }
 }
 
+absl::StatusOr<UniqueFd> Connect(const std::string& socket_path) {
+  absl::StatusOr<UniqueFd> socket =
+      ConnectUnixSocket(socket_path, SOCK_STREAM, absl::InfinitePast());
+  if (socket.ok()) return socket;
+  const absl::Status& status = socket.status();
+  if (absl::IsNotFound(status) || absl::IsUnavailable(status)) {
+    return absl::UnavailableError(
+        absl::StrCat("no daemon answers on ", status.message(),
+                     "; start forestaged, or give its socket with --socket or FORESTAGE_SOCKET"));
+  }
+  return absl::Status(
+      status.code(),
+      absl::StrCat("cannot connect to ", status.message(),
+                   absl::IsPermissionDenied(status)
+                       ? "; run as a user who may use the daemon, or change its socket's group"
+                       : "; give the daemon's socket with --socket or FORESTAGE_SOCKET"));
+}
+
 absl::Status ToAbsl(const grpc::Status& status, const std::string& socket_path) {
   if (status.ok()) return absl::OkStatus();
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
-      return absl::UnavailableError(
-          absl::StrCat("no daemon answers on ", socket_path,
-                       "; start forestaged, or give its socket with --socket or FORESTAGE_SOCKET (",
-                       status.error_message(), ")"));
+      return absl::AbortedError(absl::StrCat(
+          "the daemon at ", socket_path, " closed the connection without an answer; see its log (",
+          status.error_message(), ")"));
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       return absl::DeadlineExceededError(
           absl::StrCat("the daemon on ", socket_path,
@@ -128,30 +147,42 @@ std::string HealthWord(const google::protobuf::Empty& response) {
 
 class DaemonStub::Channel {
  public:
-  explicit Channel(const std::string& socket_path) {
+  static absl::StatusOr<std::unique_ptr<Channel>> Open(const std::string& socket_path) {
+    ASSIGN_OR_RETURN(UniqueFd socket, Connect(socket_path));
+    return std::make_unique<Channel>(socket_path, std::move(socket));
+  }
+  Channel(const std::string& socket_path, UniqueFd socket)
+      : socket_path_(socket_path), served_(CheckServed(socket_path, socket.get())) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(kResponseBytesMax);
-    channel_ = grpc::CreateCustomChannel(absl::StrCat("unix:", socket_path),
-                                         grpc::InsecureChannelCredentials(), arguments);
+    channel_ = grpc::CreateCustomInsecureChannelFromFd("forestaged", socket.Release(), arguments);
   }
   const std::shared_ptr<grpc::Channel>& get() const { return channel_; }
 
+  // The error of a call on this channel.
+  absl::Status ErrorOf(const grpc::Status& status) const {
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !served_.ok()) return served_;
+    return ToAbsl(status, socket_path_);
+  }
+
  private:
+  const std::string socket_path_;
+  const absl::Status served_;
   std::shared_ptr<grpc::Channel> channel_;
 };
 
-DaemonStub::DaemonStub(std::string socket_path)
-    : socket_path_(std::move(socket_path)), channel_(std::make_unique<Channel>(socket_path_)) {}
+DaemonStub::DaemonStub(const std::string& socket_path) : channel_(Channel::Open(socket_path)) {}
 
 DaemonStub::~DaemonStub() = default;
 
 absl::StatusOr<DaemonStatus> DaemonStub::GetStatus(absl::Time deadline) const {
+  RETURN_IF_ERROR(channel_.status());
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(deadline));
   v1::GetStatusResponse response;
-  RETURN_IF_ERROR(ToAbsl(v1::StatusService::NewStub(channel_->get())
-                             ->GetStatus(&context, v1::GetStatusRequest(), &response),
-                         socket_path_));
+  RETURN_IF_ERROR(
+      (*channel_)->ErrorOf(v1::StatusService::NewStub((*channel_)->get())
+                               ->GetStatus(&context, v1::GetStatusRequest(), &response)));
   DaemonStatus status;
   status.version = response.daemon_version();
   status.pid = response.pid();
@@ -167,10 +198,11 @@ absl::StatusOr<DaemonStatus> DaemonStub::GetStatus(absl::Time deadline) const {
 }
 
 absl::StatusOr<std::string> DaemonStub::CheckHealth(absl::Time deadline) const {
+  RETURN_IF_ERROR(channel_.status());
   // The distribution's gRPC has no client of its health service. A request for the whole server has
   // no field set, so that Empty stands for it, and keeps the answer's field as an unknown one.
   using google::protobuf::Empty;
-  grpc::TemplatedGenericStub<Empty, Empty> stub(channel_->get());
+  grpc::TemplatedGenericStub<Empty, Empty> stub((*channel_)->get());
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(deadline));
   const Empty request;
@@ -183,7 +215,7 @@ absl::StatusOr<std::string> DaemonStub::CheckHealth(absl::Time deadline) const {
                    done.Notify();
                  });
   done.WaitForNotification();
-  RETURN_IF_ERROR(ToAbsl(status, socket_path_));
+  RETURN_IF_ERROR((*channel_)->ErrorOf(status));
   return HealthWord(response);
 }
 

@@ -54,14 +54,17 @@ struct DaemonStatus {
   std::string json;
 };
 
-// Thread-safe. Every call blocks until the daemon answers or `deadline`. Errors, all of which name
-// the socket and say what to do:
+// Connected when it is made, for its whole life. Thread-safe. Every call blocks until the daemon
+// answers or `deadline`. Errors, all of which name the socket and say what to do:
 //   UNAVAILABLE         there is no daemon; IsNoDaemon is true for exactly this
+//   PERMISSION_DENIED   there is one, and this user may not use it
+//   ABORTED             it closed the connection without an answer
+//   INVALID_ARGUMENT    no socket can have this path
 //   DEADLINE_EXCEEDED   there is one, and it does not answer
 //   others              as the daemon says
 class DaemonStub {
  public:
-  explicit DaemonStub(std::string socket_path);
+  explicit DaemonStub(const std::string& socket_path);
   ~DaemonStub();
   DaemonStub(const DaemonStub&) = delete;
   DaemonStub& operator=(const DaemonStub&) = delete;
@@ -73,8 +76,7 @@ class DaemonStub {
 
  private:
   class Channel;
-  const std::string socket_path_;
-  const std::unique_ptr<Channel> channel_;
+  const absl::StatusOr<std::unique_ptr<Channel>> channel_;
 };
 
 bool IsNoDaemon(const absl::Status& status);

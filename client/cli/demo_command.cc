@@ -41,9 +41,13 @@ absl::Status PrepareDirectory(const std::string& directory, bool force) {
       directory, " is not empty; choose another directory, or --force to write into this one"));
 }
 
+// Also of a directory that is to be made.
 absl::Status CheckSpace(const std::string& directory, uint64_t bytes) {
   std::error_code error;
-  const std::filesystem::space_info space = std::filesystem::space(directory, error);
+  std::filesystem::path existing = std::filesystem::absolute(directory, error);
+  while (!error && !std::filesystem::exists(existing, error) && existing.has_relative_path())
+    existing = existing.parent_path();
+  const std::filesystem::space_info space = std::filesystem::space(existing, error);
   if (error || space.available >= bytes + kSlackBytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "the file system of ", directory, " has ", FormatBytes(space.available), " left and ",
@@ -150,9 +154,10 @@ absl::Status WritePlan(const DemoPlan& plan, const std::string& directory,
 void PrintResult(const GlobalOptions& global, const DemoPlan& plan, const DemoOptions& options,
                  double seconds) {
   if (!global.json) {
-    PrintText(absl::StrCat(plan.model.tensors.size(), " tensors, ", FormatBytes(plan.total_bytes),
-                           " in ", plan.shards.size(), " shards written to ", options.directory,
-                           " in ", FormatSeconds(seconds), "\n"));
+    PrintText(absl::StrCat(FormatCount(plan.model.tensors.size(), "tensor"), ", ",
+                           FormatBytes(plan.total_bytes), " in ",
+                           FormatCount(plan.shards.size(), "shard"), " written to ",
+                           options.directory, " in ", FormatSeconds(seconds), "\n"));
     return;
   }
   Json document;
@@ -171,8 +176,9 @@ ExitCode RunDemo(const GlobalOptions& global, const DemoOptions& options) {
   const absl::Time begun = absl::Now();
   const absl::StatusOr<DemoPlan> plan = MakePlan(options);
   if (!plan.ok()) return Fail(global, ExitCode::kUsage, plan.status());
-  absl::Status status = PrepareDirectory(options.directory, options.force);
-  if (status.ok()) status = CheckSpace(options.directory, plan->total_bytes);
+  // First, so that a refusal leaves no empty directory.
+  absl::Status status = CheckSpace(options.directory, plan->total_bytes);
+  if (status.ok()) status = PrepareDirectory(options.directory, options.force);
   if (status.ok()) {
     status = WritePlan(*plan, options.directory,
                        global.json ? ProgressBar::Style::kNone : ProgressBar::Style::kAutomatic);

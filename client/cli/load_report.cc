@@ -21,7 +21,8 @@ Json RankJson(const LoadReport& report, const RankOutcome& outcome) {
   rank["activated"] = result.activated;
   rank["reason"] = opened ? Json(result.reason) : Json();
   rank["bytes"] = told ? Json(result.bytes) : Json();
-  rank["first_tensor_seconds"] = told ? Json(result.first_tensor_seconds) : Json();
+  rank["first_tensor_seconds"] =
+      result.first_tensor_seconds.has_value() ? Json(*result.first_tensor_seconds) : Json();
   rank["seconds"] = told ? Json(result.seconds) : Json();
   rank["major_faults"] = told ? Json(result.major_faults) : Json();
   rank["verified"] = result.verified;
@@ -89,7 +90,10 @@ std::string LoadText(const LoadReport& report) {
     }
     const RankResult& result = *outcome.result;
     table.AddRow({absl::StrCat(outcome.rank), result.effective.empty() ? "-" : result.effective,
-                  FormatBytes(result.bytes), FormatSeconds(result.first_tensor_seconds),
+                  FormatBytes(result.bytes),
+                  result.first_tensor_seconds.has_value()
+                      ? FormatSeconds(*result.first_tensor_seconds)
+                      : "-",
                   FormatSeconds(result.seconds), absl::StrCat(result.major_faults),
                   VerifiedText(report, outcome), error.empty() ? result.reason : error});
   }

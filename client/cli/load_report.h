@@ -30,7 +30,7 @@ struct LoadReport {
 
   // Of the union of what the ranks asked for: the checkpoint's files.
   uint64_t bytes_needed() const;
-  // What the daemon read from storage.
+  // What the daemon read from storage, as the rank heard that heard most.
   uint64_t bytes_read() const;
 };
 

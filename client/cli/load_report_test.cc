@@ -77,6 +77,15 @@ TEST(LoadReportTest, AKilledRankIsReportedAndTheOthersCount) {
   EXPECT_THAT(LoadText(report), HasSubstr("killed by signal 9"));
 }
 
+TEST(LoadReportTest, ARankWithoutAByteHasNoFirstTensor) {
+  RankOutcome empty = Loaded(0);
+  empty.result->bytes = 0;
+  empty.result->first_tensor_seconds.reset();
+  EXPECT_TRUE(LoadJson(Report({empty}))["ranks"][0]["first_tensor_seconds"].is_null());
+  EXPECT_THAT(LoadText(Report({empty})), HasSubstr("  0 B             -  "));
+  EXPECT_EQ(LoadExitCode(Report({empty})), ExitCode::kOk);
+}
+
 TEST(LoadReportTest, IsOkOnlyWhenEveryRankHasEveryByteRight) {
   EXPECT_EQ(LoadExitCode(Report({Loaded(0), Loaded(1)})), ExitCode::kOk);
   RankOutcome unverified = Loaded(1);

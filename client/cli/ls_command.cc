@@ -90,8 +90,9 @@ std::string LsText(const LocalCatalog& catalog, const std::string& prefix) {
       table.AddRow({EscapeName(file.name), file.reason});
     absl::StrAppend(&text, table.ToString(), "\n");
   }
-  absl::StrAppend(&text, view.tensor_count(), " tensors in ", view.shard_count(), " shards, ",
-                  FormatBytes(view.total_bytes()), "; selected by ",
+  absl::StrAppend(&text, FormatCount(view.tensor_count(), "tensor"), " in ",
+                  FormatCount(view.shard_count(), "shard"), ", ", FormatBytes(view.total_bytes()),
+                  "; selected by ",
                   selection.index_name.empty() ? "file names" : EscapeName(selection.index_name),
                   "\n");
   return text;

@@ -1,18 +1,34 @@
 #include "client/cli/output.h"
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 
 namespace forestage {
+namespace {
+
+// The errno of the first write to standard output that failed. Of the main thread, as all output.
+int output_error = 0;
+
+}  // namespace
 
 std::string JsonLine(const Json& document) {
   return absl::StrCat(document.dump(-1, ' ', false, Json::error_handler_t::replace), "\n");
 }
 
 void PrintText(absl::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  errno = 0;
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (written && std::fflush(stdout) == 0) return;
+  if (output_error == 0) output_error = errno != 0 ? errno : EIO;
+}
+
+ExitCode FinishOutput(ExitCode code) {
+  if (output_error == 0) return code;
+  Note(absl::StrCat("standard output: ", std::strerror(output_error)));
+  return code == ExitCode::kOk ? ExitCode::kFailed : code;
 }
 
 void PrintJson(const Json& document) { PrintText(JsonLine(document)); }

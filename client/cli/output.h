@@ -17,9 +17,14 @@ using Json = nlohmann::ordered_json;
 // The document on one line. Bytes that are not UTF-8 become U+FFFD.
 std::string JsonLine(const Json& document);
 
-// Writes to standard output and flushes, so that a reader of a pipe has it now.
+// Writes to standard output and flushes, so that a reader of a pipe has it now. FinishOutput tells
+// of errors.
 void PrintText(absl::string_view text);
 void PrintJson(const Json& document);
+
+// The exit code of a command that would end with `code`: when something did not reach standard
+// output, says so and makes kFailed of kOk. To be called once, at the end.
+ExitCode FinishOutput(ExitCode code);
 
 // One message on standard error, "forestage: ...", and with --json also {"error": "..."} on
 // standard output. Returns `code`.

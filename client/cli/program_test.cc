@@ -4,22 +4,28 @@
 #include <spawn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/cli/digest_line.h"
 #include "client/cli/output.h"
 #include "client/cli/rank_plan.h"
+#include "client/src/unix_listener_for_test.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include "common/temporary_directory_for_test.h"
+#include "common/unique_fd.h"
+#include "common/units.h"
 
 extern char** environ;
 
@@ -28,6 +34,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -44,7 +51,11 @@ struct RunOutcome {
 class ProgramTest : public ::testing::Test {
  protected:
   RunOutcome Forestage(std::vector<std::string> arguments) {
-    const std::string out = directory_.File("stdout");
+    return ForestageInto(directory_.File("stdout"), std::move(arguments));
+  }
+
+  // With this file as standard output.
+  RunOutcome ForestageInto(const std::string& out, std::vector<std::string> arguments) {
     const std::string err = directory_.File("stderr");
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
@@ -61,7 +72,9 @@ class ProgramTest : public ::testing::Test {
     int status = 0;
     EXPECT_EQ(waitpid(pid, &status, 0), pid);
     EXPECT_TRUE(WIFEXITED(status));
-    return {.exit_code = WEXITSTATUS(status), .out = ReadFile(out), .err = ReadFile(err)};
+    return {.exit_code = WEXITSTATUS(status),
+            .out = std::filesystem::is_regular_file(out) ? ReadFile(out) : "",
+            .err = ReadFile(err)};
   }
 
   std::string MakeDemo(const std::string& architecture) {
@@ -181,10 +194,21 @@ TEST_F(ProgramTest, DemoLeavesADirectoryThatIsNotEmptyAlone) {
     EXPECT_EQ(entry.path().string().find("partial"), std::string::npos) << entry.path();
 }
 
+TEST_F(ProgramTest, ADemoThatDoesNotFitLeavesNothing) {
+  ASSERT_LT(std::filesystem::space(directory_.path()).available, 16 * kTiB);
+  const RunOutcome demo = Forestage({"demo", directory_.File("new/deep"), "--size", "16TiB"});
+  EXPECT_EQ(demo.exit_code, 1);
+  EXPECT_THAT(demo.err, HasSubstr("are needed"));
+  EXPECT_FALSE(std::filesystem::exists(directory_.File("new")));
+}
+
 TEST_F(ProgramTest, TellsWrongUsageFromFailureAndFromAMissingDaemon) {
   const std::string socket = "--socket=" + directory_.File("no.sock");
   EXPECT_EQ(Forestage({}).exit_code, 2);
-  EXPECT_EQ(Forestage({"bogus"}).exit_code, 2);
+  const RunOutcome bogus = Forestage({"bogus"});
+  EXPECT_EQ(bogus.exit_code, 2);
+  EXPECT_THAT(bogus.err, HasSubstr("'bogus' is no command"));
+  EXPECT_THAT(Forestage({"--bogus"}).err, HasSubstr("'--bogus' is no option"));
   EXPECT_EQ(Forestage({"load", directory_.path()}).exit_code, 2);
   EXPECT_EQ(Forestage({"load", directory_.path(), "--ranks", "0"}).exit_code, 2);
   EXPECT_EQ(Forestage({"load", directory_.path(), "--ranks", "1", "--share", "x"}).exit_code, 2);
@@ -198,6 +222,51 @@ TEST_F(ProgramTest, TellsWrongUsageFromFailureAndFromAMissingDaemon) {
   const RunOutcome usage = Forestage({"load", "--json"});
   EXPECT_EQ(usage.exit_code, 2);
   EXPECT_TRUE(usage.json().contains("error"));
+}
+
+TEST_F(ProgramTest, OutputThatIsLostIsAFailure) {
+  const std::string demo = MakeDemo("llama");
+  const std::vector<std::vector<std::string>> commands = {
+      {"ls", demo}, {"ls", demo, "--json"}, {"load", demo, "--no-daemon", "--ranks", "1", "--json"},
+      {"version"},  {"--version"},          {"ls", "--help"}};
+  for (const std::vector<std::string>& command : commands) {
+    const RunOutcome run = ForestageInto("/dev/full", command);
+    EXPECT_EQ(run.exit_code, 1) << command[0];
+    EXPECT_THAT(run.err, HasSubstr("standard output: No space left on device")) << command[0];
+  }
+  // What failed anyway keeps its exit code.
+  EXPECT_EQ(ForestageInto("/dev/full", {"ls", "--json"}).exit_code, 2);
+}
+
+TEST_F(ProgramTest, ADaemonThatClosesTheConnectionIsNotAMissingOne) {
+  const std::string socket = directory_.File("closing.sock");
+  const UniqueFd listener = ListenForTest(socket, SOCK_STREAM);
+  // Ends when the listener is shut down.
+  std::thread closing([&] {
+    while (true) {
+      const UniqueFd connection(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!connection.valid()) return;
+    }
+  });
+  const std::string demo = MakeDemo("llama");
+  const std::vector<std::vector<std::string>> commands = {{"health", "--socket", socket},
+                                                          {"status", "--socket", socket},
+                                                          {"stage", demo, "--socket", socket}};
+  for (const std::vector<std::string>& command : commands) {
+    const RunOutcome run = Forestage(command);
+    EXPECT_EQ(run.exit_code, 1) << command[0] << ": " << run.err;
+    EXPECT_THAT(run.err, HasSubstr(socket)) << command[0];
+  }
+  shutdown(listener.get(), SHUT_RDWR);
+  closing.join();
+}
+
+TEST_F(ProgramTest, ASocketPathThatNobodyCanHaveIsNamedInOneMessage) {
+  const std::string socket = directory_.File(std::string(200, 's'));
+  const RunOutcome health = Forestage({"health", "--socket", socket});
+  EXPECT_EQ(health.exit_code, 1);
+  EXPECT_THAT(health.err, AllOf(StartsWith("forestage: "), HasSubstr("at most 107 bytes")));
+  EXPECT_EQ(std::count(health.err.begin(), health.err.end(), '\n'), 1) << health.err;
 }
 
 TEST_F(ProgramTest, StageWithoutADaemonStagesNothingAndSaysSo) {

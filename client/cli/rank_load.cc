@@ -24,6 +24,9 @@ namespace {
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(100);
 // How long a daemon may take to say what it read, when all is loaded.
 constexpr absl::Duration kStagingStatusTimeout = absl::Seconds(5);
+// Meanwhile it is asked so often, should it go before the end; a slow one is not waited for.
+constexpr absl::Duration kReadBytesInterval = absl::Milliseconds(250);
+constexpr absl::Duration kReadBytesTimeout = absl::Milliseconds(50);
 // So many differing slices are named.
 constexpr uint64_t kNamedMismatchesMax = 10;
 
@@ -102,12 +105,13 @@ absl::Status RankLoad::LoadAll(const RankPlan& plan) {
   for (const PlannedSlice& planned : plan.slices) {
     ASSIGN_OR_RETURN(const LoadedBytes loaded, ReadAndTouch(planned));
     // An empty slice is no tensor to begin with.
-    if (result_.first_tensor_seconds == 0 && !loaded.bytes.empty()) {
+    if (!result_.first_tensor_seconds.has_value() && !loaded.bytes.empty()) {
       result_.first_tensor_seconds = absl::ToDoubleSeconds(clock_->elapsed());
     }
     clock_->Pause();
     const absl::Status checked = Check(planned, loaded.bytes);
     ReportProgress(plan);
+    if (absl::Now() >= next_read_bytes_) HearReadBytes(kReadBytesTimeout);
     clock_->Resume();
     RETURN_IF_ERROR(checked);
     session_->MarkConsumed(planned.tensor_index);
@@ -157,12 +161,14 @@ void RankLoad::CloseSession() {
   result_.effective = std::string(PolicyName(decision.effective));
   result_.activated = decision.activated;
   result_.reason = decision.reason;
-  if (decision.effective != Policy::kNative) {
-    const absl::StatusOr<StagingStatus> staging =
-        session_->GetStagingStatus(absl::Now() + kStagingStatusTimeout);
-    if (staging.ok()) result_.daemon_read_bytes = staging->read_bytes;
-  }
+  if (decision.effective != Policy::kNative) HearReadBytes(kStagingStatusTimeout);
   session_->Close();
+}
+
+void RankLoad::HearReadBytes(absl::Duration timeout) {
+  const absl::StatusOr<StagingStatus> staging = session_->GetStagingStatus(absl::Now() + timeout);
+  if (staging.ok()) result_.daemon_read_bytes = staging->read_bytes;
+  next_read_bytes_ = absl::Now() + kReadBytesInterval;
 }
 
 ExitCode RunRank(const GlobalOptions& global, const RankOptions& options) {

@@ -48,6 +48,8 @@ class RankLoad {
   absl::Status Check(const PlannedSlice& planned, absl::Span<const std::byte> bytes);
   void ReportProgress(const RankPlan& plan);
   void CloseSession();
+  // Asks the daemon what it read; keeps what it said before when it does not answer.
+  void HearReadBytes(absl::Duration timeout);
 
   // Constant after construction.
   const GlobalOptions global_;
@@ -65,6 +67,7 @@ class RankLoad {
   RankResult result_;
   uint64_t checked_slices_ = 0;
   absl::Time next_progress_;
+  absl::Time next_read_bytes_;
 };
 
 // The hidden command `rank`: a RankLoad that writes its messages to kRankMessageDescriptor. Ends

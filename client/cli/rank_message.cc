@@ -16,6 +16,10 @@ Json ToJson(const RankDigest& digest) { return {{"kind", "digest"}, {"line", dig
 
 Json ToJson(const RankNote& note) { return {{"kind", "note"}, {"text", note.text}}; }
 
+Json ToJson(const std::optional<double>& value) {
+  return value.has_value() ? Json(*value) : Json();
+}
+
 Json ToJson(const RankResult& result) {
   return {{"kind", "result"},
           {"requested", result.requested},
@@ -23,7 +27,7 @@ Json ToJson(const RankResult& result) {
           {"activated", result.activated},
           {"reason", result.reason},
           {"bytes", result.bytes},
-          {"first_tensor_seconds", result.first_tensor_seconds},
+          {"first_tensor_seconds", ToJson(result.first_tensor_seconds)},
           {"seconds", result.seconds},
           {"major_faults", result.major_faults},
           {"verified", result.verified},
@@ -53,6 +57,12 @@ class MemberReader {
   void Read(const char* key, double& value) {
     if (const Json* member = Find(key, &Json::is_number_float))
       value = *member->get_ptr<const double*>();
+  }
+  // Null when it is absent.
+  void Read(const char* key, std::optional<double>& value) {
+    const auto found = object_.find(key);
+    if (found != object_.end() && found->is_null()) return value.reset();
+    Read(key, value.emplace());
   }
   bool ok() const { return ok_; }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -37,7 +38,8 @@ struct RankResult {
   std::string reason;
   // Of all slices that were loaded.
   uint64_t bytes = 0;
-  double first_tensor_seconds = 0;
+  // Absent when it loaded no byte.
+  std::optional<double> first_tensor_seconds;
   double seconds = 0;
   uint64_t major_faults = 0;
   // Every planned slice was compared with the file, and none differs.
@@ -48,7 +50,8 @@ struct RankResult {
 
   // Of the checkpoint's files.
   uint64_t checkpoint_bytes = 0;
-  // What the daemon had read from storage when this rank was done; 0 without one.
+  // What the daemon had read from storage when this rank was done, or when it last said so before
+  // it went; 0 without one.
   uint64_t daemon_read_bytes = 0;
   // Sum over all words of all slices; proves that every byte was touched.
   uint64_t sum = 0;

@@ -60,6 +60,7 @@ TEST(RankMessageTest, AResultKeepsEveryFigure) {
   EXPECT_EQ(copy.checkpoint_bytes, 5u);
   EXPECT_EQ(copy.daemon_read_bytes, 6u);
   EXPECT_EQ(copy.sum, UINT64_MAX);
+  EXPECT_EQ(RoundTrip(RankResult()).first_tensor_seconds, std::nullopt);
 }
 
 TEST(RankMessageTest, RefusesWhatIsNoMessage) {

@@ -1,13 +1,17 @@
 #include "client/cli/stage_command.h"
 
+#include <unistd.h>
+
 #include <memory>
+#include <random>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/cli/byte_format.h"
-#include "client/cli/daemon_stub.h"
 #include "client/cli/progress_bar.h"
 #include "client/cli/termination_signals.h"
 
@@ -21,8 +25,15 @@ constexpr absl::Duration kWatchInterval = absl::Seconds(1);
 constexpr absl::Duration kWatchTimeout = absl::Seconds(5);
 constexpr absl::Duration kHealthTimeout = absl::Seconds(1);
 
+// Finds this session again in the daemon's status; no two processes choose the same.
+std::string GroupOfOwn() {
+  std::random_device random;
+  return absl::StrFormat("stage-%d-%08x%08x", getpid(), random(), random());
+}
+
 SessionOptions MakeSessionOptions(const GlobalOptions& global) {
   SessionOptions options;
+  options.group_name = GroupOfOwn();
   options.socket_path = global.socket_path;
   options.policy = Policy::kRankStripedReadAhead;
   return options;
@@ -64,6 +75,17 @@ absl::Status Hold(const Session& session, const std::string& directory,
   return absl::OkStatus();
 }
 
+// To be called while the session lives: the daemon's account of errors goes with the last one.
+std::string NotReadableText(const GlobalOptions& global, const std::string& directory,
+                            const std::string& group, uint64_t failed_bytes) {
+  const absl::StatusOr<DaemonStatus> status =
+      DaemonStub(global.socket_path).GetStatus(absl::Now() + kWatchTimeout);
+  std::vector<std::string> errors;
+  if (status.ok()) errors = ReadErrorsOf(*status, group);
+  return absl::StrCat("the daemon cannot read ", FormatBytes(failed_bytes), " of ", directory, ": ",
+                      errors.empty() ? "see its log" : absl::StrJoin(errors, "; "));
+}
+
 std::string StagedText(const std::string& directory, const StagingStatus& staging, double seconds) {
   return absl::StrCat(directory, ": ", FormatBytes(staging.resident_bytes), " of ",
                       FormatBytes(staging.wanted_bytes), " in memory after ",
@@ -82,11 +104,21 @@ Json StageJson(const StagingStatus& staging, double seconds) {
   return document;
 }
 
+std::vector<std::string> ReadErrorsOf(const DaemonStatus& status, absl::string_view group) {
+  for (const DaemonCheckpointRow& checkpoint : status.checkpoints) {
+    for (const DaemonSessionRow& session : checkpoint.sessions) {
+      if (session.group == group) return checkpoint.read_errors;
+    }
+  }
+  return {};
+}
+
 ExitCode RunStage(const GlobalOptions& global, const StageOptions& options) {
   TerminationSignals signals;
   const absl::Time begun = absl::Now();
+  const SessionOptions session_options = MakeSessionOptions(global);
   const absl::StatusOr<std::unique_ptr<Session>> session =
-      Session::Open(options.directory, MakeSessionOptions(global));
+      Session::Open(options.directory, session_options);
   if (!session.ok()) return Fail(global, ExitCode::kFailed, session.status());
   if (const Decision decision = (*session)->decision(); decision.effective == Policy::kNative) {
     return Fail(global, NativeExitCode(global),
@@ -102,8 +134,8 @@ ExitCode RunStage(const GlobalOptions& global, const StageOptions& options) {
   bar.Finish();
   if (staging->failed_bytes > 0) {
     return Fail(global, ExitCode::kFailed,
-                absl::StrCat("the daemon cannot read ", FormatBytes(staging->failed_bytes), " of ",
-                             options.directory, "; `forestage status` names the files"));
+                NotReadableText(global, options.directory, session_options.group_name,
+                                staging->failed_bytes));
   }
   const double seconds = absl::ToDoubleSeconds(absl::Now() - begun);
   if (global.json) {

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "absl/strings/string_view.h"
+#include "client/cli/daemon_stub.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/global_options.h"
 #include "client/cli/output.h"
@@ -19,6 +22,9 @@ struct StageOptions {
 
 // A session of its own: what it holds stays staged until SIGINT or SIGTERM.
 ExitCode RunStage(const GlobalOptions& global, const StageOptions& options);
+
+// What the daemon could not read of the checkpoint on which this group has a session; none without.
+std::vector<std::string> ReadErrorsOf(const DaemonStatus& status, absl::string_view group);
 
 // The document of `stage --json`. `seconds` from the open until all was staged.
 Json StageJson(const StagingStatus& staging, double seconds);

@@ -39,12 +39,14 @@ std::string SessionsText(const DaemonCheckpointRow& checkpoint) {
 }
 
 std::string CheckpointText(const DaemonCheckpointRow& checkpoint) {
-  std::string text = absl::StrCat(
-      EscapeName(checkpoint.path), ": ", StateText(checkpoint), ", ",
-      FormatBytes(checkpoint.resident_bytes), " of ", FormatBytes(checkpoint.wanted_bytes),
-      " wanted in memory, ", FormatBytes(checkpoint.read_bytes), " read from storage in ",
-      FormatSeconds(checkpoint.staging_seconds), "\n  ", checkpoint.tensor_count, " tensors in ",
-      checkpoint.shard_count, " shards, ", FormatBytes(checkpoint.total_bytes), "\n");
+  std::string text = absl::StrCat(EscapeName(checkpoint.path), ": ", StateText(checkpoint), ", ",
+                                  FormatBytes(checkpoint.resident_bytes), " of ",
+                                  FormatBytes(checkpoint.wanted_bytes), " wanted in memory, ",
+                                  FormatBytes(checkpoint.read_bytes), " read from storage in ",
+                                  FormatSeconds(checkpoint.staging_seconds), "\n  ",
+                                  FormatCount(checkpoint.tensor_count, "tensor"), " in ",
+                                  FormatCount(checkpoint.shard_count, "shard"), ", ",
+                                  FormatBytes(checkpoint.total_bytes), "\n");
   for (const std::string& error : checkpoint.read_errors)
     absl::StrAppend(&text, "  read error: ", error, "\n");
   if (!checkpoint.sessions.empty()) absl::StrAppend(&text, SessionsText(checkpoint));

@@ -1,5 +1,6 @@
 #include "client/cli/status_command.h"
 
+#include "absl/strings/str_cat.h"
 #include "client/cli/stage_command.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -10,7 +11,9 @@ namespace forestage {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 TEST(StatusTextTest, ShowsCheckpointsTheirSessionsAndReadErrors) {
   DaemonStatus status;
@@ -36,6 +39,17 @@ TEST(StatusTextTest, ShowsCheckpointsTheirSessionsAndReadErrors) {
 
 TEST(StatusTextTest, SaysThatNothingIsStaged) {
   EXPECT_THAT(StatusText(DaemonStatus()), HasSubstr("no checkpoint is staged"));
+}
+
+TEST(ReadErrorsOfTest, AreThoseOfTheGroupsOwnCheckpoint) {
+  DaemonStatus status;
+  for (const char* group : {"one", "two"}) {
+    DaemonCheckpointRow& checkpoint = status.checkpoints.emplace_back();
+    checkpoint.read_errors = {absl::StrCat(group, ".safetensors at 4096: EIO")};
+    checkpoint.sessions.emplace_back().group = group;
+  }
+  EXPECT_THAT(ReadErrorsOf(status, "two"), ElementsAre("two.safetensors at 4096: EIO"));
+  EXPECT_THAT(ReadErrorsOf(status, "three"), IsEmpty());
 }
 
 TEST(StageJsonTest, HasTheDocumentedKeys) {

@@ -318,7 +318,7 @@ void SessionStream::TakeEvent(v1::SessionEvent& event) {
       ++progress_count_;
       return;
     case v1::SessionEvent::kDraining:
-      loss_->Lose("the daemon is draining: it stops; the rest is read natively");
+      loss_->Lose("the daemon is draining: it stops");
       return;
     case v1::SessionEvent::EVENT_NOT_SET:
       return;  // of a newer daemon
@@ -440,9 +440,9 @@ void SessionStream::OnDone(const grpc::Status& status) {
   std::shared_ptr<SessionStream> self;
   absl::MutexLock lock(&mutex_);
   end_ = status;
-  loss_->Lose(absl::StrCat("the daemon closed the stream: ",
-                           status.ok() ? "the session ended" : OneLine(FromGrpc(status).ToString()),
-                           "; the rest is read natively"));
+  loss_->Lose(
+      absl::StrCat("the daemon closed the stream: ",
+                   status.ok() ? "the session ended" : OneLine(FromGrpc(status).ToString())));
   // Deleted after the lock is given back, if the connection has gone already.
   self = std::move(self_);
 }
@@ -571,12 +571,14 @@ absl::string_view Fix(const absl::Status& status) {
 absl::StatusOr<DaemonWelcome> OpenDaemonConnection(const DaemonOpenRequest& request,
                                                    std::shared_ptr<DaemonLoss> loss) {
   ASSIGN_OR_RETURN(UniqueFd socket, ConnectToDaemon(request));
+  const absl::Status served = CheckServed(request.socket_path, socket.get());
   auto connection =
       std::make_unique<DaemonConnection>(std::make_unique<Call>(MakeChannel(std::move(socket))),
                                          MakeOpenMessage(request), std::move(loss));
   absl::StatusOr<DaemonWelcome> welcome = Converse(request, connection->stream());
   if (!welcome.ok()) {
     const absl::Status& status = welcome.status();
+    if (absl::IsUnavailable(status) && !served.ok()) return served;
     return absl::Status(status.code(), absl::StrCat("the daemon at ", request.socket_path,
                                                     " did not serve: ", OneLine(status.ToString()),
                                                     " (", Fix(status), ")"));

@@ -264,7 +264,7 @@ Decision LoadSession::decision() const {
   extents_->LookAtDaemon();
   if (loss_->lost()) {
     decision.effective = Policy::kNative;
-    decision.reason = OneLine(loss_->reason());
+    decision.reason = absl::StrCat(OneLine(loss_->reason()), "; the rest is read natively");
   }
   return decision;
 }
@@ -317,7 +317,7 @@ absl::StatusOr<StagingStatus> LoadSession::GetStagingStatus(absl::Time deadline)
   if (extents_ == nullptr) return absl::UnavailableError(given_.reason);
   while (true) {
     extents_->LookAtDaemon();
-    if (loss_->lost()) return absl::UnavailableError(decision().reason);
+    if (loss_->lost()) return absl::UnavailableError(OneLine(loss_->reason()));
     // In short steps: a daemon that stands still answers never, and only its board tells.
     const absl::Time look_again = absl::Now() + kProgressPeriod;
     absl::StatusOr<StagingStatus> status = daemon_->GetProgress(std::min(deadline, look_again));

@@ -1,5 +1,7 @@
 #include "client/src/socket_connect.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -51,6 +53,21 @@ absl::StatusOr<UniqueFd> ConnectUnixSocket(const std::string& path, int type, ab
     if (!may_pass || left <= absl::ZeroDuration()) return ErrnoStatus(error_number, path);
     absl::SleepFor(std::min(left, kRetryPeriod));
   }
+}
+
+absl::Status CheckServed(const std::string& path, int socket_fd) {
+  ucred peer = {};
+  socklen_t bytes = sizeof(peer);
+  // Unknown: the daemon decides.
+  if (getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) return absl::OkStatus();
+  return CheckServed(path, peer.uid, geteuid());
+}
+
+absl::Status CheckServed(const std::string& path, uid_t daemon_uid, uid_t own_uid) {
+  if (own_uid == 0 || own_uid == daemon_uid) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("the daemon at ", path, " closed the connection: it serves only root and its ",
+                   "own user (uid ", daemon_uid, ", this is uid ", own_uid, "; see its log)"));
 }
 
 }  // namespace forestage

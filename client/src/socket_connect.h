@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include <sys/types.h>
 
 #include "common/unique_fd.h"
 
@@ -17,5 +18,12 @@ namespace forestage {
 // listener is too busy; PERMISSION_DENIED; INVALID_ARGUMENT: the path is longer than a socket's may
 // be (107 bytes), or not a socket. Messages name the path, not what to do.
 absl::StatusOr<UniqueFd> ConnectUnixSocket(const std::string& path, int type, absl::Time deadline);
+
+// Whether a daemon that runs as the peer of `socket_fd` serves this process: PERMISSION_DENIED when
+// it serves only root and its own user, and this is neither. It closes such a connection without an
+// answer, so nothing but this says why. The message names `path` and is complete.
+absl::Status CheckServed(const std::string& path, int socket_fd);
+// The same for two given users.
+absl::Status CheckServed(const std::string& path, uid_t daemon_uid, uid_t own_uid);
 
 }  // namespace forestage

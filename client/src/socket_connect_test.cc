@@ -32,6 +32,21 @@ TEST(SocketConnectTest, SaysWhatIsWrong) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("107 bytes")));
 }
 
+TEST(SocketConnectTest, TellsWhomADaemonServes) {
+  EXPECT_OK(CheckServed("/run/s", /*daemon_uid=*/7, /*own_uid=*/0));
+  EXPECT_OK(CheckServed("/run/s", /*daemon_uid=*/7, /*own_uid=*/7));
+  EXPECT_THAT(CheckServed("/run/s", /*daemon_uid=*/7, /*own_uid=*/1000),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       AllOf(HasSubstr("/run/s"), HasSubstr("only root and its own user"),
+                             HasSubstr("uid 7"), HasSubstr("uid 1000"))));
+  // The daemon's user is asked of the socket.
+  const TemporaryDirectoryForTest directory;
+  const UniqueFd listener = ListenForTest(directory.File("s"), SOCK_STREAM);
+  ASSERT_OK_AND_ASSIGN(const UniqueFd connected,
+                       ConnectUnixSocket(directory.File("s"), SOCK_STREAM, absl::InfiniteFuture()));
+  EXPECT_OK(CheckServed(directory.File("s"), connected.get()));
+}
+
 TEST(SocketConnectTest, WaitsForASocketThatComesLate) {
   const TemporaryDirectoryForTest directory;
   const std::string path = directory.File("s");

@@ -131,11 +131,9 @@ bool StagedExtents::Settled(uint32_t shard_index, uint64_t begin, uint64_t end) 
 
 void StagedExtents::LookAtDaemon() const {
   if (!board_->daemon_gone()) return;
-  loss_->Lose(board_->closed()
-                  ? "the daemon closed its staging board: it stops; the rest is read natively"
-                  : absl::StrCat("the daemon's heartbeat stood still for ",
-                                 absl::FormatDuration(kBoardHeartbeatTimeout),
-                                 "; the rest is read natively"));
+  loss_->Lose(board_->closed() ? "the daemon closed its staging board: it stops"
+                               : absl::StrCat("the daemon's heartbeat stood still for ",
+                                              absl::FormatDuration(kBoardHeartbeatTimeout)));
 }
 
 }  // namespace forestage

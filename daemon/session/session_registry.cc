@@ -124,7 +124,7 @@ absl::StatusOr<SessionId> SessionRegistry::Open(const SessionTerms& terms, const
   }
   if (sessions_.size() >= options_.sessions_max) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the daemon has ", sessions_.size(), " sessions, its limit (sessions_max)"));
+        absl::StrCat("the daemon has ", sessions_.size(), " sessions, its limit (sessions-max)"));
   }
   const SessionId id = next_id_++;
   const GroupMember member = {.session = id,

@@ -457,9 +457,9 @@ TEST_F(SessionRegistryTest, RefusesWhatIsOutsideItsLimits) {
   EXPECT_THAT(TryOpen(terms), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("shards")));
   for (uint32_t rank = 0; rank < 4; ++rank) EXPECT_OK(TryOpen(Terms(rank, 5)));
   EXPECT_THAT(TryOpen(Terms(4, 5)),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("sessions_max")));
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("sessions-max")));
   EXPECT_THAT(TryOpen(Terms(0, 4)),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("sessions_max")));
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("sessions-max")));
 }
 
 TEST_F(SessionRegistryTest, DrainTellsEverySessionAndEndsThem) {
