@@ -34,6 +34,10 @@ function(forestage_binary name)
   target_link_libraries(${name} PRIVATE forestage_warnings forestage_program ${ARG_DEPS})
 endfunction()
 
+# Builds the tests with the label `unit`: those that neither link gRPC (`grpc`) nor start programs of
+# ours (`integration`).
+add_custom_target(unit_tests)
+
 # forestage_test(NAME SOURCES ... DEPS ... [LABELS ...]): a GoogleTest program; ctest knows each case.
 function(forestage_test name)
   if(NOT FORESTAGE_TESTS)
@@ -46,6 +50,7 @@ function(forestage_test name)
                         GTest::gmock GTest::gtest_main)
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
+    add_dependencies(unit_tests ${name})
   endif()
   gtest_discover_tests(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 300
                        DISCOVERY_TIMEOUT 60)
