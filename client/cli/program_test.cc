@@ -173,7 +173,8 @@ TEST_F(ProgramTest, ReportsADamagedCheckpointOncePerRankInJsonAndOnceInWords) {
   std::filesystem::resize_file(demo + "/model-00002-of-00003.safetensors", 1000);
   const RunOutcome load = Forestage({"load", demo, "--no-daemon", "--ranks", "2", "--json"});
   EXPECT_EQ(load.exit_code, 1);
-  for (const Json& rank : load.json()["ranks"])
+  const Json report = load.json();
+  for (const Json& rank : report["ranks"])
     EXPECT_THAT(rank["error"].get<std::string>(), HasSubstr("model-00002-of-00003"));
   EXPECT_THAT(load.err, HasSubstr("ranks 0, 1: "));
   const RunOutcome ls = Forestage({"ls", demo, "--json"});
