@@ -90,11 +90,18 @@ class Daemon:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(timeout=15)
+                self.process.wait(timeout=12)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                self.process.wait()
+                self.wait_for_the_kernel()
         self.log.close()
+
+    def wait_for_the_kernel(self):
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            print(f"run: forestaged (pid {self.process.pid}) is ended, but a read of storage that "
+                  "does not answer holds it; it goes when the read returns", file=sys.stderr)
 
 
 def load(forestage, directory, ranks, socket, device, extra):

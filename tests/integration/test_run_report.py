@@ -14,12 +14,12 @@ from forestage_testing.processes import GUARD_SECONDS, wait_until
 REPORTER = pathlib.Path(__file__).resolve().parents[2] / "tools" / "run_report.py"
 
 
-def start(build_dir, work, *arguments, caller=None):
+def start(build_dir, work, *arguments, caller=None, output=subprocess.PIPE):
     environment = {**os.environ, "TMPDIR": str(work)}
     return subprocess.Popen(
         [sys.executable, REPORTER, "--bin", build_dir / "bin", "--work", work, "--from",
          caller or os.getcwd(), *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+        stdout=output, stderr=subprocess.STDOUT, text=True, env=environment,
     )
 
 
@@ -51,11 +51,12 @@ def test_leaves_no_daemon_when_it_is_ended(number, build_dir, data_dir, short_di
     checkpoints.make_model(data_dir, shards=1, mib=4)
     slowfs = mount_slowfs(data_dir)
     slowfs.hold("*", 2 << 20)
-    process = start(build_dir, short_dir, str(slowfs.mount))
+    # No pipe: a rank whose read is held may keep it open for longer than the reporter lives.
+    process = start(build_dir, short_dir, str(slowfs.mount), output=subprocess.DEVNULL)
     slowfs.wait_until_held()
     wait_until(lambda: daemons_below(short_dir), "the daemon to start")
     process.send_signal(number)
-    process.communicate(timeout=GUARD_SECONDS)
+    process.wait(GUARD_SECONDS)
     slowfs.release()
     wait_until(lambda: not daemons_below(short_dir), "the daemon to end")
 
