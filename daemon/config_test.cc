@@ -171,7 +171,7 @@ TEST_F(ConfigTest, NamesAllWrongSettingsAtOnceAlsoOverriddenOnes) {
 TEST_F(ConfigTest, ChecksSettingsTogether) {
   EXPECT_THAT(Read({"--extent-size=256MiB"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("in-flight-max (default) is '128MiB'"),
+                       AllOf(HasSubstr("in-flight-max (default) is '32MiB'"),
                              HasSubstr("extent-size, which is 256MiB (flag --extent-size)"))));
   EXPECT_OK(Read({"--extent-size=256MiB", "--in-flight-max=256MiB"}));
 }
