@@ -57,6 +57,14 @@ def test_errors_of_the_daemons_reads_are_shown_with_file_and_offset(
     assert str(slowfs.mount) in line
 
 
+def test_stage_names_what_the_daemon_cannot_read(daemon, cli, checkpoint, shard, mount_slowfs):
+    slowfs = mount_slowfs(checkpoint)
+    slowfs.fault(shard, MIDDLE, MIDDLE + FAULT_BYTES, "eio", pid=daemon.pid)
+    finished = cli.run("stage", slowfs.mount, "--once", code=1)
+    assert shard in finished.stderr
+    assert "EIO" in finished.stderr
+
+
 def test_a_fault_that_heals_is_not_noticed_in_the_bytes(
     daemon, cli, checkpoint, shard, digests_path, check_digests, mount_slowfs
 ):

@@ -61,9 +61,27 @@ def test_another_user_that_reaches_the_socket_is_refused_and_loads_natively(
     os.chmod(daemon.directory, 0o755)
     for name in os.listdir(daemon.directory):
         os.chmod(os.path.join(daemon.directory, name), 0o777)
-    load_as_nobody(build_dir, daemon.socket, open_dir)
+    result = load_as_nobody(build_dir, daemon.socket, open_dir)
+    for rank in result["ranks"]:
+        assert "serves only root and its own user" in rank["reason"]
     assert daemon.health() == "SERVING"
     assert daemon.sessions() == []
+
+
+def test_a_refused_user_is_told_so_by_the_commands_that_need_a_daemon(
+    build_dir, daemon, open_dir, need_root
+):
+    """Exit code 1, not the 3 of a daemon that is not there."""
+    os.chmod(daemon.directory, 0o755)
+    for name in os.listdir(daemon.directory):
+        os.chmod(os.path.join(daemon.directory, name), 0o777)
+    cli = Cli(build_dir, daemon.socket)
+    cli.program = shutil.copy(cli.program, open_dir)
+    for command in ("health", "status"):
+        finished = cli.run(
+            command, code=1, user=NOBODY, group=NOBODY, extra_groups=[], cwd=open_dir
+        )
+        assert "serves only root and its own user" in finished.stderr
 
 
 def test_a_daemon_of_another_user_serves_root(
