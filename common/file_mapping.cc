@@ -62,4 +62,9 @@ absl::Status FileMapping::PopulateRead(uint64_t begin, uint64_t end) const {
   return absl::OkStatus();
 }
 
+void FileMapping::FaultInHugePages() const {
+  if (empty() || madvise(address_, size_, MADV_HUGEPAGE) != 0) return;
+  (void)madvise(address_, size_, MADV_RANDOM);
+}
+
 }  // namespace forestage

@@ -42,6 +42,12 @@ class FileMapping {
   // Requires: begin <= end <= bytes().size().
   absl::Status PopulateRead(uint64_t begin, uint64_t end) const;
 
+  // From now on a fault on a page that is not cached reads the whole aligned huge page around it
+  // (MADV_HUGEPAGE; Linux 5.18) and nothing beyond it (MADV_RANDOM). Does nothing where the kernel
+  // has no huge pages. A kernel that has them but is older then reads single pages: see whether it
+  // does before many faults are taken.
+  void FaultInHugePages() const;
+
  private:
   FileMapping(void* address, size_t size) : address_(address), size_(size) {}
   static absl::StatusOr<FileMapping> Map(int fd, uint64_t bytes, int protection);

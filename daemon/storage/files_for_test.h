@@ -46,4 +46,13 @@ inline void MakeColdForTest(const std::string& path, uint64_t offset = 0, uint64
                       POSIX_FADV_DONTNEED) == 0);
 }
 
+// Brings the file's pages [offset, offset + bytes) into the page cache, and no others.
+inline void WarmForTest(const std::string& path, uint64_t offset, uint64_t bytes) {
+  std::vector<std::byte> buffer(bytes);
+  const UniqueFd fd = OpenForTest(path);
+  CHECK(posix_fadvise(fd.get(), 0, 0, POSIX_FADV_RANDOM) == 0);
+  CHECK(pread(fd.get(), buffer.data(), bytes, static_cast<off_t>(offset)) ==
+        static_cast<ssize_t>(bytes));
+}
+
 }  // namespace forestage

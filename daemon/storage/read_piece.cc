@@ -46,6 +46,29 @@ std::vector<ByteRange> CutMissing(const std::vector<ByteRange>& missing, uint64_
   return pieces;
 }
 
+// Pieces that end at block boundaries, with something missing in each.
+std::vector<ByteRange> CutIntoBlocks(const std::vector<ByteRange>& missing) {
+  std::vector<ByteRange> pieces;
+  for (ByteRange range : missing) {
+    while (range.begin < range.end) {
+      const uint64_t block = AlignDown(range.begin, kFaultBlockBytes);
+      const uint64_t end = std::min(range.end, block + kFaultBlockBytes);
+      if (!pieces.empty() && pieces.back().begin >= block) {
+        pieces.back().end = end;
+      } else {
+        pieces.push_back({.begin = range.begin, .end = end});
+      }
+      range.begin = end;
+    }
+  }
+  return pieces;
+}
+
+bool IsColdBlock(const std::vector<ByteRange>& missing) {
+  return !missing.empty() && missing.front().begin % kFaultBlockBytes == 0 &&
+         missing.front().bytes() >= kFaultBlockBytes;
+}
+
 }  // namespace
 
 ReadPlan PlanRead(const ReadRequest& request) {
@@ -58,7 +81,10 @@ ReadPlan PlanRead(const ReadRequest& request) {
   const std::optional<std::vector<ByteRange>> missing =
       file.MissingRanges(request.offset, request.bytes);
   if (missing.has_value()) {
-    plan.pieces = CutMissing(*missing, file.advice_bytes_max());
+    plan.way = file.mount().fill_way();
+    if (plan.way == FillWay::kUnknown && !IsColdBlock(*missing)) plan.way = FillWay::kAdvice;
+    plan.pieces = plan.way == FillWay::kAdvice ? CutMissing(*missing, file.advice_bytes_max())
+                                               : CutIntoBlocks(*missing);
     for (const ByteRange& hole : *missing) plan.storage_bytes += hole.bytes();
     return plan;
   }
@@ -89,17 +115,55 @@ absl::Status CheckFileCovers(const ReadRequest& request) {
   return EndOfFileStatus(*request.file, *bytes);
 }
 
-ReadPiece::ReadPiece(const ShardFile& file, ByteRange range)
+ReadPiece::ReadPiece(const ShardFile& file, ByteRange range, FillWay way)
     : file_(&file), range_(range), verification_(VerificationFor(file)) {
   CHECK(range.begin < range.end && range.end <= file.bytes());
   if (verification_ == Verification::kRead) {
     Fill({range_});
     return;
   }
-  step_ = {.kind = PieceStep::Kind::kAdvise,
-           .offset = range_.begin,
-           .bytes = range_.bytes(),
-           .probe_offset = AlignDown(range_.end - 1, PageBytes())};
+  if (way == FillWay::kUnknown) {
+    // Another piece may have told meanwhile.
+    way = file.mount().fill_way();
+    const bool cold_block = range.bytes() == kFaultBlockBytes &&
+                            file.ResidentBytes(range.begin, range.bytes()) == uint64_t{0};
+    if (way == FillWay::kUnknown && !cold_block) way = FillWay::kAdvice;
+  }
+  Begin(way);
+}
+
+void ReadPiece::Begin(FillWay way) {
+  switch (way) {
+    case FillWay::kUnknown:
+      trial_ = Trial::kFault;
+      step_ = {.kind = PieceStep::Kind::kPopulate, .offset = range_.begin, .bytes = PageBytes()};
+      return;
+    case FillWay::kFaults:
+      return Populate();
+    case FillWay::kAdvice:
+      step_ = {.kind = PieceStep::Kind::kAdvise,
+               .offset = range_.begin,
+               .bytes = range_.bytes(),
+               .probe_offset = AlignDown(range_.end - 1, PageBytes())};
+      return;
+  }
+}
+
+void ReadPiece::OnTrialResult(int64_t result) {
+  if (trial_ == Trial::kFault && result >= 0) {
+    trial_ = Trial::kLastPage;
+    // Where the fault's block is on its way this waits for it; where it is not it reads one page.
+    step_ = {.kind = PieceStep::Kind::kRead, .offset = range_.end - PageBytes(), .bytes = 1};
+    return;
+  }
+  const bool failed = result < 0;
+  trial_ = Trial::kNone;
+  const std::optional<uint64_t> resident = file_->ResidentBytes(range_.begin, range_.bytes());
+  // Whatever failed, reading will say.
+  if (failed || !resident.has_value()) return Begin(FillWay::kAdvice);
+  const FillWay way = *resident > kFaultBlockBytes / 2 ? FillWay::kFaults : FillWay::kAdvice;
+  file_->mount().Learn(way);
+  Begin(way);
 }
 
 ReadPiece::Verification ReadPiece::VerificationFor(const ShardFile& file) {
@@ -113,6 +177,7 @@ void ReadPiece::OnResult(int64_t result) {
       step_.kind != PieceStep::Kind::kAdvise) {
     return;
   }
+  if (trial_ != Trial::kNone) return OnTrialResult(result);
   switch (step_.kind) {
     case PieceStep::Kind::kAdvise:
       // Whatever came of it, the pages tell.
@@ -169,7 +234,12 @@ void ReadPiece::OnReadResult(int64_t result) {
   if (result < 0) {
     return Finish(ReadErrorStatus(*file_, step_.offset, static_cast<int>(-result)));
   }
-  if (result == 0) return Finish(EndOfFileStatus(*file_, step_.offset));
+  if (result == 0) {
+    // The piece may begin beyond the new end.
+    const absl::StatusOr<uint64_t> bytes = file_->CurrentBytes();
+    return Finish(
+        EndOfFileStatus(*file_, bytes.ok() ? std::min(*bytes, step_.offset) : step_.offset));
+  }
   // A short read goes on where it stopped.
   holes_.back().begin += static_cast<uint64_t>(result);
   CHECK(holes_.back().begin <= holes_.back().end);

@@ -1,14 +1,21 @@
-// How a piece of a file is brought into the page cache and verified: *advise, wait, verify*.
+// How a piece of a file is brought into the page cache and verified.
 //
-// A read-ahead advice is a hint with traps: it is cut silently (so pieces are as large as the mount
-// takes), its completion says nothing about the data (so the piece waits for a one-byte read of its
-// last page), and it swallows errors and is dropped under memory pressure (so the pages are looked
-// at, and holes are filled by real reads, whose error is the piece's error).
+// Two ways to fill, chosen for each mount by what its first block shows (mount.h):
+// - *faults*: the pages are populated through a mapping whose faults read whole huge pages. When it
+//   returns the data is there, and an error is an error.
+// - *advise, wait, verify*: a read-ahead advice is a hint with traps: it is cut silently (so pieces
+//   are as large as the mount takes), its completion says nothing about the data (so the piece
+//   waits for a one-byte read of its last page), and it swallows errors and is dropped under memory
+//   pressure (so the pages are looked at, and holes are filled by real reads, whose error is the
+//   piece's error).
 //
-//   kAdvise --> look --all there--------------------------------------> kDone
-//                |  \--holes--> kRead ... --> look again (bounded) --> kPopulate --> kDone
-//                |--mincore would lie--> kPopulate --error--> kRead ... --> kPopulate --> kDone
-//   kRead ... (a file without a mapping: everything is read) ---------> kDone
+//   kTrial --> one page is populated, the last one is read, look --> kFaults or kAdvice
+//   kFaults: kPopulate --------------------------------------------------------> kDone
+//                 \--error--> kRead ... --> look, as below
+//   kAdvice: kAdvise --> look --all there--------------------------------------> kDone
+//                 |  \--holes--> kRead ... --> look again (bounded) --> kPopulate --> kDone
+//                 |--mincore would lie--> kPopulate --error--> kRead ... --> kPopulate --> kDone
+//   a file without a mapping: kRead ... (everything is read) ------------------> kDone
 //
 // What is to be done next is decided here, for all readers; how it is done is theirs.
 #pragma once
@@ -25,8 +32,11 @@ namespace forestage {
 
 // What a request needs.
 struct ReadPlan {
-  // Disjoint, in order, each within advice_bytes_max() of the file; they cover all that is missing.
+  // Disjoint, in order; they cover all that is missing. Of kFaults and kUnknown each lies in one
+  // aligned block of kFaultBlockBytes, of kAdvice each has at most advice_bytes_max() of the file.
   std::vector<ByteRange> pieces;
+  // kUnknown: the first piece is a block of which nothing is cached, and tells.
+  FillWay way = FillWay::kAdvice;
   // See ReadResult.
   uint64_t storage_bytes = 0;
 };
@@ -56,8 +66,8 @@ struct PieceStep {
 // One piece on its way. Not thread-safe. Nothing here blocks on storage.
 class ReadPiece {
  public:
-  // `file` outlives the piece.
-  ReadPiece(const ShardFile& file, ByteRange range);
+  // `file` outlives the piece. Requires: as ReadPlan has it.
+  ReadPiece(const ShardFile& file, ByteRange range, FillWay way);
 
   const ShardFile& file() const { return *file_; }
   const PieceStep& step() const { return step_; }
@@ -72,7 +82,12 @@ class ReadPiece {
  private:
   enum class Verification { kMincore, kPopulate, kRead };
 
+  // What the trial of a mount waits for.
+  enum class Trial { kNone, kFault, kLastPage };
+
   static Verification VerificationFor(const ShardFile& file);
+  void Begin(FillWay way);
+  void OnTrialResult(int64_t result);
   void Look();
   void Fill(std::vector<ByteRange> holes);
   void OnReadResult(int64_t result);
@@ -85,6 +100,7 @@ class ReadPiece {
   const ShardFile* file_;
   ByteRange range_;
   Verification verification_;
+  Trial trial_ = Trial::kNone;
   PieceStep step_;
   absl::Status status_;
   // Holes that are still to be read, last first.

@@ -32,11 +32,7 @@ class ReadPieceTest : public ::testing::Test {
     file_ = *std::move(file);
   }
   void Warm(uint64_t offset, uint64_t bytes) {
-    std::vector<std::byte> buffer(bytes);
-    const UniqueFd fd = OpenForTest(directory_.File("shard"));
-    ASSERT_EQ(posix_fadvise(fd.get(), 0, 0, POSIX_FADV_RANDOM), 0);
-    ASSERT_EQ(pread(fd.get(), buffer.data(), bytes, static_cast<off_t>(offset)),
-              static_cast<ssize_t>(bytes));
+    WarmForTest(directory_.File("shard"), offset, bytes);
   }
 
   static constexpr uint64_t kBytes = 1 * kMiB + 10;
@@ -45,7 +41,7 @@ class ReadPieceTest : public ::testing::Test {
 };
 
 TEST_F(ReadPieceTest, AdvisesThenLooks) {
-  ReadPiece piece(*file_, {.begin = 0, .end = kBytes});
+  ReadPiece piece(*file_, {.begin = 0, .end = kBytes}, FillWay::kAdvice);
   EXPECT_EQ(piece.step().kind, Kind::kAdvise);
   EXPECT_EQ(piece.step().offset, 0u);
   EXPECT_EQ(piece.step().bytes, kBytes);
@@ -57,7 +53,7 @@ TEST_F(ReadPieceTest, AdvisesThenLooks) {
 }
 
 TEST_F(ReadPieceTest, ReadsWhatTheAdviceDidNotBring) {
-  ReadPiece piece(*file_, {.begin = 0, .end = kBytes});
+  ReadPiece piece(*file_, {.begin = 0, .end = kBytes}, FillWay::kAdvice);
   Warm(0, 512 * kKiB);
   const std::vector<ByteRange> holes = file_->MissingRanges(0, kBytes).value();
   ASSERT_FALSE(holes.empty());
@@ -78,7 +74,7 @@ TEST_F(ReadPieceTest, ReadsWhatTheAdviceDidNotBring) {
 }
 
 TEST_F(ReadPieceTest, TheErrorOfTheReadIsTheErrorOfThePiece) {
-  ReadPiece piece(*file_, {.begin = 0, .end = kBytes});
+  ReadPiece piece(*file_, {.begin = 0, .end = kBytes}, FillWay::kAdvice);
   piece.OnResult(1);
   ASSERT_EQ(piece.step().kind, Kind::kRead);
   piece.OnResult(4096);
@@ -91,7 +87,7 @@ TEST_F(ReadPieceTest, TheErrorOfTheReadIsTheErrorOfThePiece) {
 }
 
 TEST_F(ReadPieceTest, TheEndOfTheFileIsAnErrorOfItsOwn) {
-  ReadPiece piece(*file_, {.begin = 0, .end = kBytes});
+  ReadPiece piece(*file_, {.begin = 0, .end = kBytes}, FillWay::kAdvice);
   piece.OnResult(1);
   piece.OnResult(0);
   ASSERT_TRUE(piece.done());
@@ -99,7 +95,7 @@ TEST_F(ReadPieceTest, TheEndOfTheFileIsAnErrorOfItsOwn) {
 }
 
 TEST_F(ReadPieceTest, GoesOnAfterAnInterruption) {
-  ReadPiece piece(*file_, {.begin = 0, .end = kBytes});
+  ReadPiece piece(*file_, {.begin = 0, .end = kBytes}, FillWay::kAdvice);
   piece.OnResult(1);
   const PieceStep before = piece.step();
   piece.OnResult(-EINTR);
@@ -108,7 +104,7 @@ TEST_F(ReadPieceTest, GoesOnAfterAnInterruption) {
 }
 
 TEST_F(ReadPieceTest, PopulatesPagesThatReadsDoNotLeaveBehind) {
-  ReadPiece piece(*file_, {.begin = 0, .end = kBytes});
+  ReadPiece piece(*file_, {.begin = 0, .end = kBytes}, FillWay::kAdvice);
   piece.OnResult(1);
   // Everything read is evicted at once: the rounds are bounded.
   int reads = 0;
@@ -124,7 +120,7 @@ TEST_F(ReadPieceTest, PopulatesPagesThatReadsDoNotLeaveBehind) {
 }
 
 TEST_F(ReadPieceTest, SaysSoWhenPopulatingFailsToo) {
-  ReadPiece piece(*file_, {.begin = 0, .end = kBytes});
+  ReadPiece piece(*file_, {.begin = 0, .end = kBytes}, FillWay::kAdvice);
   piece.OnResult(1);
   while (piece.step().kind == Kind::kRead) {
     piece.OnResult(static_cast<int64_t>(piece.step().bytes));
@@ -136,9 +132,9 @@ TEST_F(ReadPieceTest, SaysSoWhenPopulatingFailsToo) {
 
 TEST_F(ReadPieceTest, APlanCoversWhatIsMissingInPiecesThatTheMountTakes) {
   const uint64_t page = PageBytes();
-  Warm(0, kBytes);
-  MakeColdForTest(directory_.File("shard"), 8 * page, 4 * page);
-  MakeColdForTest(directory_.File("shard"), 20 * page, 2 * page);
+  Warm(0, 8 * page);
+  Warm(12 * page, 8 * page);
+  Warm(22 * page, kBytes - 22 * page);
   const std::vector<ByteRange> missing = file_->MissingRanges(0, kBytes).value();
   ASSERT_FALSE(missing.empty());
   const ReadPlan plan = PlanRead({.file = file_.get(), .offset = 0, .bytes = kBytes, .tag = 0});
@@ -156,6 +152,99 @@ TEST_F(ReadPieceTest, APlanCoversWhatIsMissingInPiecesThatTheMountTakes) {
     EXPECT_LE(plan.pieces[i].bytes(), file_->advice_bytes_max());
     EXPECT_LE(i > 0 ? plan.pieces[i - 1].end : 0, plan.pieces[i].begin);
   }
+}
+
+// A cold file of two blocks and a bit.
+class ReadPieceTrialTest : public ::testing::Test {
+ protected:
+  ReadPieceTrialTest() {
+    WriteFileForTest(directory_.File("shard"), PatternForTest(kBytes));
+    MakeColdForTest(directory_.File("shard"));
+    auto file = ShardFile::Open("shard", OpenForTest(directory_.File("shard")));
+    EXPECT_OK(file);
+    file_ = *std::move(file);
+    // Whatever tests before this one in this process have learned.
+    file_->mount().Learn(FillWay::kUnknown);
+  }
+  ReadPlan Plan() const {
+    return PlanRead({.file = file_.get(), .offset = 0, .bytes = kBytes, .tag = 0});
+  }
+  // What a kernel without huge faults does, and one with them.
+  void FaultBringsIn(ReadPiece& piece, uint64_t bytes) {
+    ASSERT_EQ(piece.step().kind, Kind::kPopulate);
+    ASSERT_EQ(piece.step().offset, 0u);
+    ASSERT_EQ(piece.step().bytes, PageBytes());
+    WarmForTest(directory_.File("shard"), 0, bytes);
+    piece.OnResult(0);
+    ASSERT_EQ(piece.step().kind, Kind::kRead);
+    ASSERT_EQ(piece.step().offset, kFaultBlockBytes - PageBytes());
+    ASSERT_EQ(piece.step().bytes, 1u);
+    WarmForTest(directory_.File("shard"), kFaultBlockBytes - PageBytes(), PageBytes());
+    piece.OnResult(1);
+  }
+
+  static constexpr uint64_t kBytes = 2 * kFaultBlockBytes + 10;
+  static constexpr ByteRange kBlock = {.begin = 0, .end = kFaultBlockBytes};
+  TemporaryDirectoryForTest directory_{kDiskForTest};
+  std::unique_ptr<ShardFile> file_;
+};
+
+TEST_F(ReadPieceTrialTest, TheFirstBlockOfAMountShowsThatFaultsBringInWholeBlocks) {
+  const ReadPlan plan = Plan();
+  ASSERT_EQ(plan.way, FillWay::kUnknown);
+  ASSERT_EQ(plan.pieces[0], kBlock);
+  ReadPiece piece(*file_, plan.pieces[0], plan.way);
+  FaultBringsIn(piece, kFaultBlockBytes);
+  EXPECT_EQ(file_->mount().fill_way(), FillWay::kFaults);
+  ASSERT_EQ(piece.step().kind, Kind::kPopulate);
+  EXPECT_EQ(piece.step().bytes, kFaultBlockBytes);
+  piece.OnResult(0);
+  ASSERT_TRUE(piece.done());
+  EXPECT_OK(piece.status());
+}
+
+TEST_F(ReadPieceTrialTest, TheFirstBlockOfAMountShowsThatFaultsBringInSinglePages) {
+  ReadPiece piece(*file_, kBlock, FillWay::kUnknown);
+  FaultBringsIn(piece, PageBytes());
+  EXPECT_EQ(file_->mount().fill_way(), FillWay::kAdvice);
+  EXPECT_EQ(piece.step().kind, Kind::kAdvise);
+  EXPECT_EQ(piece.step().bytes, kFaultBlockBytes);
+}
+
+TEST_F(ReadPieceTrialTest, AFaultThatFailsSaysNothingOfTheMount) {
+  ReadPiece piece(*file_, kBlock, FillWay::kUnknown);
+  piece.OnResult(-EFAULT);
+  EXPECT_EQ(file_->mount().fill_way(), FillWay::kUnknown);
+  EXPECT_EQ(piece.step().kind, Kind::kAdvise);
+}
+
+TEST_F(ReadPieceTrialTest, ABlockThatIsPartlyCachedSaysNothingOfTheMount) {
+  WarmForTest(directory_.File("shard"), 64 * kKiB, 64 * kKiB);
+  EXPECT_EQ(Plan().way, FillWay::kAdvice);
+  EXPECT_EQ(ReadPiece(*file_, kBlock, FillWay::kUnknown).step().kind, Kind::kAdvise);
+}
+
+TEST_F(ReadPieceTrialTest, AFaultThatFailsIsFollowedByAReadWhoseErrorIsTheErrorOfThePiece) {
+  file_->mount().Learn(FillWay::kFaults);
+  ReadPiece piece(*file_, Plan().pieces[1], Plan().way);
+  ASSERT_EQ(piece.step().kind, Kind::kPopulate);
+  piece.OnResult(-EFAULT);
+  ASSERT_EQ(piece.step().kind, Kind::kRead);
+  EXPECT_EQ(piece.step().offset, kFaultBlockBytes);
+  piece.OnResult(-EIO);
+  ASSERT_TRUE(piece.done());
+  EXPECT_EQ(ErrnoOf(piece.status()), EIO);
+}
+
+TEST_F(ReadPieceTrialTest, APlanForFaultsHasOnePieceABlock) {
+  file_->mount().Learn(FillWay::kFaults);
+  WarmForTest(directory_.File("shard"), 64 * kKiB, 64 * kKiB);
+  const ReadPlan plan = Plan();
+  EXPECT_EQ(plan.storage_bytes, kBytes - 64 * kKiB);
+  EXPECT_EQ(plan.pieces,
+            (std::vector<ByteRange>{kBlock,
+                                    {.begin = kFaultBlockBytes, .end = 2 * kFaultBlockBytes},
+                                    {.begin = 2 * kFaultBlockBytes, .end = kBytes}}));
 }
 
 }  // namespace

@@ -170,19 +170,23 @@ absl::StatusOr<std::unique_ptr<ShardFile>> ShardFile::Open(std::string name, Uni
     return ErrnoStatus(ErrnoOf(mapping.status()), absl::StrCat("mmap of ", name));
   }
   const bool honest = mapping.ok() && MincoreIsHonest(fd.get(), checked.stat_buffer, checked.magic);
+  // Without honest residency nobody could tell what a fault brought in.
+  if (honest) mapping->FaultInHugePages();
   return std::unique_ptr<ShardFile>(new ShardFile(
       std::move(name), std::move(fd), identity, mapping.ok() ? *std::move(mapping) : FileMapping(),
-      honest, AdviceBytesMax(identity.device)));
+      honest, AdviceBytesMax(identity.device), Mount::For(identity.device)));
 }
 
 ShardFile::ShardFile(std::string name, UniqueFd fd, CacheIdentity identity, FileMapping mapping,
-                     bool mincore_is_honest, uint64_t advice_bytes_max)
+                     bool mincore_is_honest, uint64_t advice_bytes_max,
+                     std::shared_ptr<Mount> mount)
     : name_(std::move(name)),
       fd_(std::move(fd)),
       identity_(identity),
       mapping_(std::move(mapping)),
       mincore_is_honest_(mincore_is_honest),
-      advice_bytes_max_(advice_bytes_max) {}
+      advice_bytes_max_(advice_bytes_max),
+      mount_(std::move(mount)) {}
 
 absl::Status ShardFile::CheckUnchanged() const {
   ASSIGN_OR_RETURN(const struct statx now, StatWithoutServer(name_, fd_.get()));

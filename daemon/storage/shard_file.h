@@ -11,6 +11,7 @@
 
 #include "common/file_mapping.h"
 #include "common/unique_fd.h"
+#include "daemon/storage/mount.h"
 
 namespace forestage {
 
@@ -75,10 +76,11 @@ class ShardFile {
   // Largest piece that one read-ahead advice brings in on this mount, in bytes; a multiple of the
   // page size. See advice_bytes.h for how it is found.
   uint64_t advice_bytes_max() const { return advice_bytes_max_; }
+  Mount& mount() const { return *mount_; }
 
  private:
   ShardFile(std::string name, UniqueFd fd, CacheIdentity identity, FileMapping mapping,
-            bool mincore_is_honest, uint64_t advice_bytes_max);
+            bool mincore_is_honest, uint64_t advice_bytes_max, std::shared_ptr<Mount> mount);
 
   const std::string name_;
   const UniqueFd fd_;
@@ -86,6 +88,7 @@ class ShardFile {
   const FileMapping mapping_;
   const bool mincore_is_honest_;
   const uint64_t advice_bytes_max_;
+  const std::shared_ptr<Mount> mount_;
 };
 
 }  // namespace forestage

@@ -145,11 +145,13 @@ void ThreadPoolStorageReader::RunThread() {
 absl::Status ThreadPoolStorageReader::ReadPieceOf(RequestIterator request, ByteRange range,
                                                   absl::Span<std::byte> scratch) {
   const ShardFile* file = nullptr;
+  FillWay way = FillWay::kAdvice;
   {
     absl::MutexLock lock(&mutex_);
     file = request->request.file;
+    way = request->plan.way;
   }
-  ReadPiece piece(*file, range);
+  ReadPiece piece(*file, range, way);
   while (!piece.done()) {
     piece.OnResult(CarryOut(*file, piece.step(), scratch));
     absl::MutexLock lock(&mutex_);

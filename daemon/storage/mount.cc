@@ -1,0 +1,59 @@
+#include "daemon/storage/mount.h"
+
+#include <map>
+
+#include "absl/synchronization/mutex.h"
+#include "spdlog/spdlog.h"
+#include <sys/sysmacros.h>
+
+namespace forestage {
+namespace {
+
+struct Registry {
+  absl::Mutex mutex;
+  std::map<uint64_t, std::weak_ptr<Mount>> mounts ABSL_GUARDED_BY(mutex);
+};
+
+Registry& TheRegistry() {
+  static Registry* registry = new Registry;
+  return *registry;
+}
+
+}  // namespace
+
+absl::string_view FillWayName(FillWay way) {
+  switch (way) {
+    case FillWay::kUnknown:
+      return "unknown";
+    case FillWay::kFaults:
+      return "faults";
+    case FillWay::kAdvice:
+      return "advice";
+  }
+  return "unknown";
+}
+
+std::shared_ptr<Mount> Mount::For(uint64_t device) {
+  Registry& registry = TheRegistry();
+  absl::MutexLock lock(&registry.mutex);
+  std::weak_ptr<Mount>& known = registry.mounts[device];
+  std::shared_ptr<Mount> mount = known.lock();
+  if (mount == nullptr) {
+    // As many entries as there are mounts in use, not as there ever were.
+    for (auto entry = registry.mounts.begin(); entry != registry.mounts.end();) {
+      const bool gone = entry->second.expired() && entry->first != device;
+      entry = gone ? registry.mounts.erase(entry) : std::next(entry);
+    }
+    mount = std::make_shared<Mount>(device);
+    registry.mounts[device] = mount;
+  }
+  return mount;
+}
+
+void Mount::Learn(FillWay way) {
+  if (fill_way_.exchange(way) == way) return;
+  spdlog::info("mount device={}:{} fill_way={}", major(device_), minor(device_),
+               FillWayName(way).data());
+}
+
+}  // namespace forestage
