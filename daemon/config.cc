@@ -101,10 +101,11 @@ bool ParseExtentBytes(absl::string_view text, Config& config) {
   return true;
 }
 
+template <uint64_t Config::*field>
 bool ParseInFlightBytes(absl::string_view text, Config& config) {
   const absl::StatusOr<uint64_t> bytes = ParseByteSize(text);
   if (!bytes.ok() || *bytes < kInFlightBytesMin || *bytes > kInFlightBytesMax) return false;
-  config.in_flight_bytes_max = *bytes;
+  config.*field = *bytes;
   return true;
 }
 
@@ -166,9 +167,14 @@ constexpr Setting kSettings[] = {
      "a number from 1 to 64", ParseCount<&Config::lanes_max, kLanesMax>,
      FormatCount<&Config::lanes_max>},
     {"in-flight-max", "SIZE",
-     "Most bytes that the lanes of one checkpoint read at one time; at least one extent",
-     "a size from 64KiB to 64GiB", ParseInFlightBytes,
+     "Most bytes that are read at one time on one mount, for all its checkpoints together; within "
+     "it the daemon finds by trying how many are best; at least one extent",
+     "a size from 64KiB to 64GiB", ParseInFlightBytes<&Config::in_flight_bytes_max>,
      [](const Config& config) { return FormatByteSize(config.in_flight_bytes_max); }},
+    {"node-in-flight-max", "SIZE",
+     "Most bytes that are read at one time on all mounts together; at least one extent",
+     "a size from 64KiB to 64GiB", ParseInFlightBytes<&Config::node_in_flight_bytes_max>,
+     [](const Config& config) { return FormatByteSize(config.node_in_flight_bytes_max); }},
     {"sessions-max", "COUNT", "Most sessions at one time; a further open is refused",
      "a number from 1 to 65536", ParseCount<&Config::sessions_max, kSessionsMax>,
      FormatCount<&Config::sessions_max>},
@@ -390,12 +396,16 @@ void ApplyValues(Gathering& gathering, StartRequest& request) {
 
 // Settings that are each allowed, but not together.
 void CheckTogether(const StartRequest& request, std::vector<std::string>& errors) {
-  if (request.config.in_flight_bytes_max >= request.config.extent_bytes) return;
-  const EffectiveSetting& in_flight = request.settings[IndexOf("in-flight-max")];
   const EffectiveSetting& extent = request.settings[IndexOf("extent-size")];
-  errors.push_back(absl::StrCat(in_flight.name, " (", in_flight.source, ") is '", in_flight.value,
-                                "'; allowed: at least ", extent.name, ", which is ", extent.value,
-                                " (", extent.source, ")"));
+  const auto check = [&](absl::string_view name, uint64_t bytes) {
+    if (bytes >= request.config.extent_bytes) return;
+    const EffectiveSetting& setting = request.settings[IndexOf(name)];
+    errors.push_back(absl::StrCat(setting.name, " (", setting.source, ") is '", setting.value,
+                                  "'; allowed: at least ", extent.name, ", which is ", extent.value,
+                                  " (", extent.source, ")"));
+  };
+  check("in-flight-max", request.config.in_flight_bytes_max);
+  check("node-in-flight-max", request.config.node_in_flight_bytes_max);
 }
 
 std::string SettingsAsConfigFile(const std::vector<EffectiveSetting>& settings) {

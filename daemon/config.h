@@ -31,9 +31,11 @@ struct Config {
   uint64_t extent_bytes = 8 * 1024 * 1024;
   // Most lanes that one checkpoint gets; it gets one a local rank.
   uint32_t lanes_max = 8;
-  // Reads in flight over all lanes of a checkpoint, in bytes. At least extent_bytes. Enough to keep
-  // devices and network storage busy; more only lets the first tensor wait for those behind it.
-  uint64_t in_flight_bytes_max = 32 * 1024 * 1024;
+  // Reads in flight on one mount and over all, in bytes, of all checkpoints together. Both at least
+  // extent_bytes. How many are best is found by trying: more than a device needs only lets the first
+  // tensor wait for those behind it.
+  uint64_t in_flight_bytes_max = 256 * 1024 * 1024;
+  uint64_t node_in_flight_bytes_max = 1024 * 1024 * 1024;
   uint32_t sessions_max = 256;
   // Strict agreement: how long a group may take to become complete, when its ranks do not say.
   absl::Duration agreement_timeout = absl::Seconds(60);

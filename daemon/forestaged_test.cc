@@ -120,7 +120,8 @@ TEST_F(ForestagedTest, SaysWhatItServesAndWithWhichLimits) {
   const std::unique_ptr<ChildProcess> daemon = StartServing();
   EXPECT_THAT(Output("log"),
               AllOf(HasSubstr("starting version="), HasSubstr("setting metrics-address=none"),
-                    HasSubstr("extent=8MiB in_flight_max=32MiB in_flight_extents=4 lanes_max=8"),
+                    HasSubstr("extent=8MiB in_flight_max=256MiB node_in_flight_max=1GiB "
+                              "lanes_max=8"),
                     HasSubstr("reader=")));
   kill(daemon->pid(), SIGTERM);
   EXPECT_EQ(daemon->Wait(), 0);

@@ -17,11 +17,17 @@ namespace forestage {
 inline constexpr uint64_t kAdviceBytesCap = 8 * kMiB;
 // Where the mount does not say: the kernel's own default read-ahead.
 inline constexpr uint64_t kAdviceBytesDefault = 128 * kKiB;
+// Bytes in flight on one mount: what it begins with, and the least that it is tried with, where the
+// setting in-flight-max allows so much.
+inline constexpr uint64_t kMountFlightBytesStart = 32 * kMiB;
+inline constexpr uint64_t kMountFlightBytesMin = 16 * kMiB;
+// A read that takes longer is reported, and does not count against the node's budget any more.
+inline constexpr absl::Duration kStuckReadTime = absl::Seconds(10);
 // Requests that one reader takes at a time.
 inline constexpr size_t kReaderRequestsMax = 64;
 // Pieces that one io_uring reader has at the kernel, and kernel worker threads that serve them: a
 // piece that waits for its device may hold one.
-inline constexpr size_t kUringPiecesMax = 64;
+inline constexpr size_t kUringPiecesMax = 128;
 // Threads of one thread-pool reader.
 inline constexpr size_t kReaderThreads = 8;
 // Buffer for bytes that are read only so that they are in the page cache. An io_uring reader has

@@ -56,10 +56,10 @@ void LogSettings(const StartRequest& request) {
 // What follows from the settings, so that nobody has to compute it.
 void LogDerivedFigures(const Config& config) {
   spdlog::info(
-      "limits descriptor_socket={} extent={} in_flight_max={} in_flight_extents={} lanes_max={} "
-      "sessions_max={}",
+      "limits descriptor_socket={} extent={} in_flight_max={} node_in_flight_max={} "
+      "lanes_max={} sessions_max={}",
       DescriptorSocketPath(config.socket_path), FormatByteSize(config.extent_bytes),
-      FormatByteSize(config.in_flight_bytes_max), config.in_flight_bytes_max / config.extent_bytes,
+      FormatByteSize(config.in_flight_bytes_max), FormatByteSize(config.node_in_flight_bytes_max),
       config.lanes_max, config.sessions_max);
 }
 

@@ -39,6 +39,8 @@ void DemandQueue::SetState(uint64_t extent, State state) {
     if (uint64_t* counter = CounterOf(states_[extent])) *counter -= bytes;
     if (uint64_t* counter = CounterOf(state)) *counter += bytes;
   }
+  if (states_[extent] == State::kQueued) --queued_;
+  if (state == State::kQueued) ++queued_;
   states_[extent] = state;
 }
 
@@ -78,6 +80,7 @@ void DemandQueue::AddUrgent(SessionId session, uint64_t extent) {
 
 std::vector<ExtentRange> DemandQueue::RemoveSession(SessionId session) {
   std::vector<ExtentRange> unwanted;
+  std::vector<uint64_t> requeued;
   const auto found = demands_.find(session);
   if (found == demands_.end()) return unwanted;
   for (uint64_t extent = 0; extent < extents_.extent_count(); ++extent) {
@@ -85,6 +88,8 @@ std::vector<ExtentRange> DemandQueue::RemoveSession(SessionId session) {
     CHECK(demand_counts_[extent] > 0);
     if (demand_counts_[extent] > 1) {
       --demand_counts_[extent];
+      // It may stand in the order of the session that goes only: when it was queued again.
+      if (states_[extent] == State::kQueued) requeued.push_back(extent);
       continue;
     }
     const uint64_t bytes = extents_.extent(extent).bytes;
@@ -92,7 +97,7 @@ std::vector<ExtentRange> DemandQueue::RemoveSession(SessionId session) {
     if (uint64_t* counter = CounterOf(states_[extent])) *counter -= bytes;
     demand_counts_[extent] = 0;
     if (states_[extent] != State::kQueued) continue;
-    states_[extent] = State::kIdle;
+    SetState(extent, State::kIdle);
     if (!unwanted.empty() && unwanted.back().last == extent) {
       ++unwanted.back().last;
     } else {
@@ -100,17 +105,35 @@ std::vector<ExtentRange> DemandQueue::RemoveSession(SessionId session) {
     }
   }
   demands_.erase(found);
+  for (const uint64_t extent : requeued) {
+    for (auto& [other, demand] : demands_) {
+      if (!demand.demanded[extent]) continue;
+      Append(extent, demand.order);
+      break;
+    }
+  }
   return unwanted;
 }
 
-std::optional<uint64_t> DemandQueue::NextUrgent() {
-  while (!urgent_.empty()) {
-    const uint64_t extent = urgent_.front();
+void DemandQueue::TrimUrgent() {
+  while (!urgent_.empty() && states_[urgent_.front()] != State::kQueued) {
+    is_urgent_[urgent_.front()] = false;
     urgent_.pop_front();
-    is_urgent_[extent] = false;
-    if (states_[extent] == State::kQueued) return extent;
   }
-  return std::nullopt;
+}
+
+bool DemandQueue::IsUrgent() {
+  TrimUrgent();
+  return !urgent_.empty();
+}
+
+std::optional<uint64_t> DemandQueue::NextUrgent() {
+  TrimUrgent();
+  if (urgent_.empty()) return std::nullopt;
+  const uint64_t extent = urgent_.front();
+  urgent_.pop_front();
+  is_urgent_[extent] = false;
+  return extent;
 }
 
 std::optional<uint64_t> DemandQueue::NextOf(Demand& demand) {

@@ -58,6 +58,9 @@ class DemandQueue {
   };
   // nullopt: nothing is queued.
   std::optional<Taken> Take();
+  // Whether Take() would give one, and an urgent one.
+  bool HasQueued() const { return queued_ > 0; }
+  bool IsUrgent();
   // Requires: the extent was taken and not finished yet.
   void Finish(uint64_t extent, ReadOutcome outcome);
 
@@ -80,6 +83,8 @@ class DemandQueue {
   // Adds the extent's bytes to the counter of its state, or takes them off.
   uint64_t* CounterOf(State state);
   std::optional<uint64_t> NextOf(Demand& demand);
+  // Drops what is queued no more.
+  void TrimUrgent();
   std::optional<uint64_t> NextUrgent();
 
   const ExtentMap& extents_;
@@ -92,6 +97,7 @@ class DemandQueue {
   std::deque<uint64_t> urgent_;
   // Whether it stands in urgent_, so that the queue cannot grow beyond the extents.
   std::vector<bool> is_urgent_;
+  uint64_t queued_ = 0;
   uint64_t wanted_bytes_ = 0;
   uint64_t resident_bytes_ = 0;
   uint64_t failed_bytes_ = 0;

@@ -236,5 +236,29 @@ TEST_F(DemandQueueTest, HoldsItsPromisesUnderRandomUse) {
   }
 }
 
+TEST_F(DemandQueueTest, WhatAGoneSessionHadQueuedAgainIsStillReadForTheOthers) {
+  queue_.Add(1, {0, 2});
+  queue_.Add(2, {0, 2});
+  TakeAndFinishAll(ReadOutcome::kFailed);
+  queue_.Add(2, {0, 2});
+  queue_.RemoveSession(2);
+  EXPECT_TRUE(queue_.HasQueued());
+  EXPECT_THAT(TakeAll(), ElementsAre(0, 1));
+  EXPECT_FALSE(queue_.HasQueued());
+}
+
+TEST_F(DemandQueueTest, SaysWhetherTheNextIsUrgent) {
+  queue_.Add(1, {0, 3});
+  EXPECT_FALSE(queue_.IsUrgent());
+  queue_.AddUrgent(1, 2);
+  EXPECT_TRUE(queue_.IsUrgent());
+  EXPECT_EQ(queue_.Take()->extent, 2u);
+  EXPECT_FALSE(queue_.IsUrgent());
+  queue_.AddUrgent(1, 1);
+  queue_.RemoveSession(1);
+  EXPECT_FALSE(queue_.IsUrgent());
+  EXPECT_FALSE(queue_.HasQueued());
+}
+
 }  // namespace
 }  // namespace forestage

@@ -21,7 +21,7 @@ Lane::Lane(std::shared_ptr<Stager> stager, size_t index, std::unique_ptr<Storage
   body_->stager = std::move(stager);
   body_->index = index;
   body_->reader = std::move(reader);
-  body_->stager->AttachLane(index, body_->reader.get());
+  body_->stager->AttachLane(body_->reader.get());
   thread_ = std::thread([body = body_] { Run(body); });
 }
 
@@ -54,7 +54,7 @@ void Lane::Run(const std::shared_ptr<Body>& body) {
       stager.Finish(body->index, result);
     }
   }
-  stager.DetachLane(body->index);
+  stager.DetachLane(&reader);
   body->reader.reset();
   body->ended.Notify();
 }

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
+#include <sys/sysmacros.h>
 
 #include "common/check.h"
 #include "daemon/limits.h"
@@ -25,19 +27,44 @@ Stager::Stager(Options options)
     : path_label_(std::move(options.path_label)),
       files_(std::move(options.files)),
       extents_(SizesOf(files_), options.extent_bytes),
-      in_flight_bytes_max_(options.in_flight_bytes_max),
-      lane_bytes_max_(options.in_flight_bytes_max / options.lane_count),
       board_(std::move(options.board)),
-      queue_(extents_),
-      lanes_(options.lane_count),
+      waker_(std::make_shared<LaneWaker>()),
+      lane_bytes_(options.lane_count, 0),
       observer_(options.observer) {
-  CHECK(board_->extent_count() == extents_.extent_count());
+  CHECK(board_->extent_count() == extents_.extent_count() && options.lane_count > 0);
+  std::vector<uint64_t> devices;
+  for (const std::unique_ptr<ShardFile>& file : files_) {
+    const auto known = absl::c_find(devices, file->identity().device);
+    part_of_shard_.push_back(static_cast<size_t>(known - devices.begin()));
+    if (known == devices.end()) devices.push_back(file->identity().device);
+  }
+  for (const uint64_t device : devices) {
+    parts_.emplace_back(options.budget->Join(device, waker_), extents_);
+  }
+}
+
+Stager::MountPart& Stager::PartOf(uint64_t extent) {
+  return parts_[part_of_shard_[extents_.extent(extent).shard_index]];
+}
+
+std::vector<ExtentRange> Stager::CutByMount(ExtentRange range) {
+  if (parts_.size() == 1) return {range};
+  std::vector<ExtentRange> ranges;
+  for (uint64_t extent = range.first; extent < range.last; ++extent) {
+    if (!ranges.empty() && &PartOf(extent) == &PartOf(ranges.back().first)) {
+      ranges.back().last = extent + 1;
+    } else {
+      ranges.push_back({.first = extent, .last = extent + 1});
+    }
+  }
+  return ranges;
 }
 
 void Stager::AddDemand(SessionId session, absl::Span<const ExtentRange> ranges) {
   absl::MutexLock lock(&mutex_);
   for (const ExtentRange& range : ranges) {
-    queue_.Add(session, range);
+    if (range.first == range.last) continue;
+    for (const ExtentRange& part : CutByMount(range)) PartOf(part.first).queue.Add(session, part);
     if (stopping()) continue;
     board_->CompareAndSetStates(range.first, range.last, ExtentState::kAbsent,
                                 ExtentState::kQueued);
@@ -50,7 +77,7 @@ void Stager::AddDemand(SessionId session, absl::Span<const ExtentRange> ranges) 
 void Stager::AddUrgent(SessionId session, absl::Span<const uint64_t> extents) {
   absl::MutexLock lock(&mutex_);
   for (const uint64_t extent : extents) {
-    queue_.AddUrgent(session, extent);
+    PartOf(extent).queue.AddUrgent(session, extent);
     if (stopping()) continue;
     board_->CompareAndSetState(extent, ExtentState::kAbsent, ExtentState::kQueued);
     board_->CompareAndSetState(extent, ExtentState::kFailed, ExtentState::kQueued);
@@ -60,9 +87,11 @@ void Stager::AddUrgent(SessionId session, absl::Span<const uint64_t> extents) {
 
 void Stager::RemoveSession(SessionId session) {
   absl::MutexLock lock(&mutex_);
-  for (const ExtentRange& range : queue_.RemoveSession(session)) {
-    board_->CompareAndSetStates(range.first, range.last, ExtentState::kQueued,
-                                ExtentState::kAbsent);
+  for (MountPart& part : parts_) {
+    for (const ExtentRange& range : part.queue.RemoveSession(session)) {
+      board_->CompareAndSetStates(range.first, range.last, ExtentState::kQueued,
+                                  ExtentState::kAbsent);
+    }
   }
   if (IsComplete()) completed_ = std::min(completed_, absl::Now());
 }
@@ -71,29 +100,30 @@ void Stager::OnDemandChanged() {
   const absl::Time now = absl::Now();
   first_demand_ = std::min(first_demand_, now);
   completed_ = IsComplete() ? std::min(completed_, now) : absl::InfiniteFuture();
-  WakeLanes();
+  waker_->WakeAll();
+}
+
+StagingProgress Stager::Sums() const {
+  StagingProgress sums;
+  for (const MountPart& part : parts_) {
+    sums.wanted_bytes += part.queue.wanted_bytes();
+    sums.resident_bytes += part.queue.resident_bytes();
+    sums.failed_bytes += part.queue.failed_bytes();
+  }
+  return sums;
 }
 
 bool Stager::IsComplete() const {
-  return first_demand_ != absl::InfiniteFuture() &&
-         queue_.wanted_bytes() == queue_.resident_bytes() + queue_.failed_bytes();
-}
-
-void Stager::WakeLanes() {
-  for (LaneState& lane : lanes_) {
-    lane.waits_for_budget = false;
-    if (lane.reader != nullptr) lane.reader->Wake();
-  }
+  if (first_demand_ == absl::InfiniteFuture()) return false;
+  const StagingProgress sums = Sums();
+  return sums.wanted_bytes == sums.resident_bytes + sums.failed_bytes;
 }
 
 StagingProgress Stager::progress() const {
   absl::MutexLock lock(&mutex_);
-  StagingProgress progress = {.wanted_bytes = queue_.wanted_bytes(),
-                              .resident_bytes = queue_.resident_bytes(),
-                              .failed_bytes = queue_.failed_bytes(),
-                              .read_bytes = read_bytes_,
-                              .staging_seconds = 0,
-                              .complete = IsComplete()};
+  StagingProgress progress = Sums();
+  progress.read_bytes = read_bytes_;
+  progress.complete = IsComplete();
   if (first_demand_ != absl::InfiniteFuture()) {
     progress.staging_seconds =
         absl::ToDoubleSeconds(std::min(completed_, absl::Now()) - first_demand_);
@@ -110,7 +140,7 @@ void Stager::Stop() {
   absl::MutexLock lock(&mutex_);
   if (stopping_.exchange(true)) return;
   board_->Close();
-  WakeLanes();
+  waker_->WakeAll();
 }
 
 void Stager::AbandonObserver() {
@@ -118,42 +148,64 @@ void Stager::AbandonObserver() {
   observer_ = nullptr;
 }
 
-void Stager::AttachLane(size_t lane, StorageReader* reader) {
-  absl::MutexLock lock(&mutex_);
-  CHECK(lane < lanes_.size() && lanes_[lane].reader == nullptr);
-  lanes_[lane].reader = reader;
+void Stager::AttachLane(StorageReader* reader) { waker_->Attach(reader); }
+
+void Stager::DetachLane(StorageReader* reader) { waker_->Detach(reader); }
+
+bool Stager::LaneMayTake(size_t lane, const MountPart& part) {
+  if (lane_bytes_[lane] == 0) return true;
+  const uint64_t extents = part.share->limit_bytes() / extents_.extent_bytes();
+  const uint64_t share =
+      extents / lane_bytes_.size() + (lane < extents % lane_bytes_.size() ? 1 : 0);
+  return lane_bytes_[lane] + extents_.extent_bytes() <= share * extents_.extent_bytes();
 }
 
-void Stager::DetachLane(size_t lane) {
-  absl::MutexLock lock(&mutex_);
-  lanes_[lane].reader = nullptr;
-}
-
-bool Stager::BudgetAllows(LaneState& lane) {
-  const uint64_t bytes = extents_.extent_bytes();
-  // A lane has its share, so that no single one reads everything; less than an extent is not.
-  if (lane.in_flight_bytes > 0 && lane.in_flight_bytes + bytes > lane_bytes_max_) return false;
-  if (in_flight_bytes_ > 0 && in_flight_bytes_ + bytes > in_flight_bytes_max_) {
-    lane.waits_for_budget = true;
-    return false;
+std::optional<ReadRequest> Stager::TakeFrom(MountPart& part, size_t lane) {
+  // The budget counts what is taken, so the place must be there first.
+  const uint64_t place = extents_.extent_bytes();
+  if (!part.queue.HasQueued() || !part.share->TryTake(place, part.queue.IsUrgent())) {
+    return std::nullopt;
   }
-  return true;
-}
-
-std::optional<ReadRequest> Stager::Take(size_t lane) {
-  absl::MutexLock lock(&mutex_);
-  if (stopping() || !BudgetAllows(lanes_[lane])) return std::nullopt;
-  const std::optional<DemandQueue::Taken> taken = queue_.Take();
-  if (!taken.has_value()) return std::nullopt;
+  const std::optional<DemandQueue::Taken> taken = part.queue.Take();
+  CHECK(taken.has_value());
   const Extent extent = extents_.extent(taken->extent);
   in_flight_[taken->extent] = {.cause = taken->cause, .bytes = extent.bytes, .begun = absl::Now()};
-  in_flight_bytes_ += extent.bytes;
-  lanes_[lane].in_flight_bytes += extent.bytes;
+  lane_bytes_[lane] += place;
   board_->SetState(taken->extent, ExtentState::kReading);
   return ReadRequest{.file = files_[extent.shard_index].get(),
                      .offset = extent.offset,
                      .bytes = extent.bytes,
                      .tag = taken->extent};
+}
+
+std::optional<ReadRequest> Stager::Take(size_t lane) {
+  absl::MutexLock lock(&mutex_);
+  if (stopping()) return std::nullopt;
+  for (size_t tried = 0; tried < parts_.size(); ++tried) {
+    MountPart& part = parts_[next_part_];
+    next_part_ = (next_part_ + 1) % parts_.size();
+    if (!LaneMayTake(lane, part)) continue;
+    std::optional<ReadRequest> request = TakeFrom(part, lane);
+    if (request.has_value()) return request;
+  }
+  return std::nullopt;
+}
+
+void Stager::ReportStuckReads(absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  for (auto& [index, read] : in_flight_) {
+    if (read.stuck || now - read.begun < kStuckReadTime) continue;
+    read.stuck = true;
+    PartOf(index).share->SetStuck(extents_.extent_bytes());
+    const Extent extent = extents_.extent(index);
+    const ShardFile& file = *files_[extent.shard_index];
+    spdlog::warn(
+        "read stuck path=\"{}\" file=\"{}\" offset={} bytes={} device={}:{} seconds={:.0f}; its "
+        "storage does not answer; ranks read these bytes themselves",
+        absl::CEscape(path_label_), absl::CEscape(file.name()), extent.offset, extent.bytes,
+        major(file.identity().device), minor(file.identity().device),
+        absl::ToDoubleSeconds(now - read.begun));
+  }
 }
 
 void Stager::Tell(const ReadResult& result, const absl::Status& status, const InFlight& read) {
@@ -186,26 +238,24 @@ void Stager::Finish(size_t lane, const ReadResult& result) {
   Tell(result, status, read);
 
   absl::MutexLock lock(&mutex_);
-  in_flight_bytes_ -= read.bytes;
-  lanes_[lane].in_flight_bytes -= read.bytes;
+  const uint64_t place = extents_.extent_bytes();
+  MountPart& part = PartOf(result.tag);
+  lane_bytes_[lane] -= place;
   if (status.ok()) {
-    queue_.Finish(result.tag, ReadOutcome::kResident);
+    part.queue.Finish(result.tag, ReadOutcome::kResident);
     read_bytes_ += result.storage_bytes;
     board_->SetState(result.tag, ExtentState::kResident);
   } else if (absl::IsCancelled(status)) {
-    queue_.Finish(result.tag, ReadOutcome::kCancelled);
+    part.queue.Finish(result.tag, ReadOutcome::kCancelled);
     board_->SetState(result.tag, ExtentState::kAbsent);
   } else {
-    queue_.Finish(result.tag, ReadOutcome::kFailed);
+    part.queue.Finish(result.tag, ReadOutcome::kFailed);
     if (read_errors_.size() < kReadErrorsKept) read_errors_.emplace_back(status.message());
     board_->SetState(result.tag, ExtentState::kFailed);
   }
+  if (read.stuck) part.share->ClearStuck(place);
+  part.share->Give(place, status.ok() ? result.storage_bytes : 0, absl::Now());
   if (IsComplete()) completed_ = std::min(completed_, absl::Now());
-  for (LaneState& waiting : lanes_) {
-    if (std::exchange(waiting.waits_for_budget, false) && waiting.reader != nullptr) {
-      waiting.reader->Wake();
-    }
-  }
 }
 
 }  // namespace forestage

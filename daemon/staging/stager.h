@@ -18,6 +18,8 @@
 #include "checkpoint/extent.h"
 #include "common/staging_board.h"
 #include "daemon/staging/demand_queue.h"
+#include "daemon/staging/flight_budget.h"
+#include "daemon/staging/lane_waker.h"
 #include "daemon/staging/staged_checkpoint.h"
 #include "daemon/storage/shard_file.h"
 #include "daemon/storage/storage_reader.h"
@@ -33,8 +35,7 @@ class Stager {
     std::string path_label;
     std::vector<std::unique_ptr<ShardFile>> files;
     uint64_t extent_bytes = 0;
-    // Over all lanes. One extent is always allowed.
-    uint64_t in_flight_bytes_max = 0;
+    std::shared_ptr<FlightBudget> budget;
     size_t lane_count = 1;
     std::shared_ptr<StagingBoard> board;
     // May be null; see AbandonObserver.
@@ -57,12 +58,14 @@ class Stager {
   // Closes the board and tells the lanes to end. Does not wait.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
   bool stopping() const { return stopping_.load(); }
+  // Reports reads that began before `now` - kStuckReadTime and have not ended. Each once.
+  void ReportStuckReads(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   // The observer is not called any more once this returns.
   void AbandonObserver() ABSL_LOCKS_EXCLUDED(observer_mutex_);
 
   // For lanes. The reader of a lane is woken when there may be work for it, until Detach.
-  void AttachLane(size_t lane, StorageReader* reader) ABSL_LOCKS_EXCLUDED(mutex_);
-  void DetachLane(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
+  void AttachLane(StorageReader* reader);
+  void DetachLane(StorageReader* reader);
   // The next extent for this lane; nullopt when nothing is wanted, the budget of reads in flight
   // is used up, or lanes are to end.
   std::optional<ReadRequest> Take(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -70,20 +73,29 @@ class Stager {
   void Finish(size_t lane, const ReadResult& result) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  struct LaneState {
-    StorageReader* reader = nullptr;
-    uint64_t in_flight_bytes = 0;
-    bool waits_for_budget = false;
+  // The part of the checkpoint that lies on one mount: a mount that stands still holds up no other.
+  struct MountPart {
+    MountPart(std::unique_ptr<FlightBudget::Share> its_share, const ExtentMap& extents)
+        : share(std::move(its_share)), queue(extents) {}
+    std::unique_ptr<FlightBudget::Share> share;
+    DemandQueue queue;
   };
   struct InFlight {
     ReadCause cause = ReadCause::kStage;
     uint64_t bytes = 0;
     absl::Time begun;
+    bool stuck = false;
   };
 
-  bool BudgetAllows(LaneState& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void WakeLanes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  MountPart& PartOf(uint64_t extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Cuts a range where the next extent lies on another mount.
+  std::vector<ExtentRange> CutByMount(ExtentRange range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A lane has its share of what the mount takes, so that no single one reads everything.
+  bool LaneMayTake(size_t lane, const MountPart& part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<ReadRequest> TakeFrom(MountPart& part, size_t lane)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnDemandChanged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  StagingProgress Sums() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsComplete() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Tell(const ReadResult& result, const absl::Status& status, const InFlight& read)
       ABSL_LOCKS_EXCLUDED(observer_mutex_);
@@ -92,18 +104,21 @@ class Stager {
   const std::string path_label_;
   const std::vector<std::unique_ptr<ShardFile>> files_;
   const ExtentMap extents_;
-  const uint64_t in_flight_bytes_max_;
-  const uint64_t lane_bytes_max_;
   const std::shared_ptr<StagingBoard> board_;
+  const std::shared_ptr<LaneWaker> waker_;
+  // By shard: index into parts_.
+  std::vector<size_t> part_of_shard_;
 
   std::atomic<bool> stopping_ = false;
   std::atomic<size_t> errors_seen_ = 0;
 
   mutable absl::Mutex mutex_;
-  DemandQueue queue_ ABSL_GUARDED_BY(mutex_);
-  std::vector<LaneState> lanes_ ABSL_GUARDED_BY(mutex_);
+  std::vector<MountPart> parts_ ABSL_GUARDED_BY(mutex_);
+  // Which part a lane asks first, so that all mounts move.
+  size_t next_part_ ABSL_GUARDED_BY(mutex_) = 0;
+  // By lane.
+  std::vector<uint64_t> lane_bytes_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, InFlight> in_flight_ ABSL_GUARDED_BY(mutex_);
-  uint64_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t read_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::string> read_errors_ ABSL_GUARDED_BY(mutex_);
   // InfiniteFuture until it happens.

@@ -135,6 +135,7 @@ absl::StatusOr<StripedCheckpointStore::Options> StripedCheckpointStore::OptionsF
   return Options{.extent_bytes = config.extent_bytes,
                  .lanes_max = config.lanes_max,
                  .in_flight_bytes_max = config.in_flight_bytes_max,
+                 .node_in_flight_bytes_max = config.node_in_flight_bytes_max,
                  .observer = observer,
                  .reader = std::move(reader)};
 }
@@ -152,6 +153,8 @@ absl::StatusOr<std::unique_ptr<StripedCheckpointStore>> StripedCheckpointStore::
 StripedCheckpointStore::StripedCheckpointStore(Options options, uint64_t generation)
     : options_(std::move(options)),
       generation_(generation),
+      budget_(FlightBudget::Create({.mount_bytes_max = options_.in_flight_bytes_max,
+                                    .node_bytes_max = options_.node_in_flight_bytes_max})),
       heartbeat_([this] { KeepHeartbeat(); }) {}
 
 StripedCheckpointStore::~StripedCheckpointStore() {
@@ -232,14 +235,13 @@ absl::StatusOr<std::shared_ptr<StripedCheckpoint>> StripedCheckpointStore::Build
       StagingBoard::Create({.extent_count = ExtentMap(sizes, options_.extent_bytes).extent_count(),
                             .extent_bytes = options_.extent_bytes,
                             .generation = generation_}));
-  auto made =
-      std::make_shared<Stager>(Stager::Options{.path_label = path_label,
-                                               .files = std::move(files),
-                                               .extent_bytes = options_.extent_bytes,
-                                               .in_flight_bytes_max = options_.in_flight_bytes_max,
-                                               .lane_count = lane_count,
-                                               .board = std::move(board),
-                                               .observer = options_.observer});
+  auto made = std::make_shared<Stager>(Stager::Options{.path_label = path_label,
+                                                       .files = std::move(files),
+                                                       .extent_bytes = options_.extent_bytes,
+                                                       .budget = budget_,
+                                                       .lane_count = lane_count,
+                                                       .board = std::move(board),
+                                                       .observer = options_.observer});
   *stager = made;
   return StripedCheckpoint::Create({.path_label = path_label,
                                     .catalog_bytes = std::move(catalog),
@@ -271,7 +273,10 @@ void StripedCheckpointStore::KeepHeartbeat() {
   absl::MutexLock lock(&mutex_);
   while (!mutex_.AwaitWithTimeout(absl::Condition(&ending_), kBoardHeartbeatPeriod)) {
     for (const Entry& entry : entries_) {
-      if (const std::shared_ptr<Stager> stager = entry.stager.lock()) stager->board()->Beat();
+      if (const std::shared_ptr<Stager> stager = entry.stager.lock()) {
+        stager->board()->Beat();
+        stager->ReportStuckReads(absl::Now());
+      }
     }
   }
 }

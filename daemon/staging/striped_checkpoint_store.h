@@ -35,6 +35,7 @@ class StripedCheckpointStore : public CheckpointStore {
     uint64_t extent_bytes = Config().extent_bytes;
     uint32_t lanes_max = Config().lanes_max;
     uint64_t in_flight_bytes_max = Config().in_flight_bytes_max;
+    uint64_t node_in_flight_bytes_max = Config().node_in_flight_bytes_max;
     // May be null; else outlives the store and every checkpoint it gave out.
     StagingObserver* observer = nullptr;
     ReaderSelection reader;
@@ -87,6 +88,7 @@ class StripedCheckpointStore : public CheckpointStore {
   // Constant after construction.
   const Options options_;
   const uint64_t generation_;
+  const std::shared_ptr<FlightBudget> budget_;
 
   mutable absl::Mutex mutex_;
   std::list<Entry> entries_ ABSL_GUARDED_BY(mutex_);

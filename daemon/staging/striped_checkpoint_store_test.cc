@@ -85,6 +85,7 @@ class StripedCheckpointStoreTest : public ::testing::TestWithParam<ReaderChoice>
     auto store = StripedCheckpointStore::Create({.extent_bytes = kExtent,
                                                  .lanes_max = 4,
                                                  .in_flight_bytes_max = 4 * kExtent,
+                                                 .node_in_flight_bytes_max = 8 * kExtent,
                                                  .observer = &observer_,
                                                  .reader = std::move(faulty)});
     EXPECT_OK(store);

@@ -1,0 +1,100 @@
+// The budget of reads in flight: one for each mount, shared by all checkpoints that lie on it, and
+// one for the node.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+#include "daemon/staging/flight_limit.h"
+#include "daemon/staging/lane_waker.h"
+
+namespace forestage {
+
+// Thread-safe. Never blocks, and takes no lock but its own and those of wakers.
+class FlightBudget : public std::enable_shared_from_this<FlightBudget> {
+ public:
+  struct Options {
+    // Of one mount, and over all. A share may always have one read, so a mount has at least as many
+    // as it has shares.
+    uint64_t mount_bytes_max = 0;
+    uint64_t node_bytes_max = 0;
+  };
+  // What is read of one mount now, for status and metrics.
+  struct MountFlight {
+    uint64_t device = 0;
+    uint64_t in_flight_bytes = 0;
+    // How many may be, as found by trying.
+    uint64_t limit_bytes = 0;
+  };
+
+  // The part of one checkpoint that lies on one mount. Leaves the budget when it goes; then nothing
+  // of it may be in flight.
+  class Share {
+   public:
+    ~Share();
+    Share(const Share&) = delete;
+    Share& operator=(const Share&) = delete;
+
+    // A place for a read of so many bytes, to be given back. False: there is none, and the share's
+    // waker is called when there may be. An urgent read may go beyond the limit a little, so that
+    // it does not wait for those that nobody waits for.
+    bool TryTake(uint64_t bytes, bool urgent);
+    // The read has ended well (`read_bytes` > 0 when storage was asked), or was not begun or
+    // failed.
+    void Give(uint64_t bytes, uint64_t read_bytes, absl::Time now);
+    // The read does not come back: it keeps its place on its mount, but not in the node's budget.
+    void SetStuck(uint64_t bytes);
+    // It did come back, and is given back next.
+    void ClearStuck(uint64_t bytes);
+    // How many bytes may be in flight on the mount, over all shares.
+    uint64_t limit_bytes() const;
+
+   private:
+    friend class FlightBudget;
+    Share(std::shared_ptr<FlightBudget> budget, uint64_t device, std::shared_ptr<LaneWaker> waker)
+        : budget_(std::move(budget)), device_(device), waker_(std::move(waker)) {}
+
+    const std::shared_ptr<FlightBudget> budget_;
+    const uint64_t device_;
+    const std::shared_ptr<LaneWaker> waker_;
+    // Guarded by the budget's mutex.
+    uint64_t in_flight_bytes_ = 0;
+    bool waits_ = false;
+  };
+
+  // Requires: both maxima > 0.
+  static std::shared_ptr<FlightBudget> Create(Options options);
+
+  std::unique_ptr<Share> Join(uint64_t device, std::shared_ptr<LaneWaker> waker)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<MountFlight> mounts() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Mount {
+    explicit Mount(FlightLimit::Range range) : limit(range) {}
+    FlightLimit limit;
+    uint64_t in_flight_bytes = 0;
+    std::list<Share*> shares;
+  };
+
+  explicit FlightBudget(Options options) : options_(options) {}
+  FlightLimit::Range RangeOf() const;
+  bool Allows(const Mount& mount, const Share& share, uint64_t bytes, bool urgent) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WakeWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  mutable absl::Mutex mutex_;
+  std::map<uint64_t, Mount> mounts_ ABSL_GUARDED_BY(mutex_);
+  // Without what is stuck.
+  uint64_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace forestage
