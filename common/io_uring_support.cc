@@ -47,14 +47,14 @@ absl::Status IoUringRefusedStatus(int error_number, absl::string_view call) {
         "now ",
         limit.rlim_cur, " bytes) or the memory limit of the daemon's cgroup");
   }
-  return ErrnoStatus(error_number, absl::StrCat("io_uring is not available", hint, ": ", call));
+  return ErrnoStatus(error_number, absl::StrCat(kIoUringUnavailable, hint, ": ", call));
 }
 
 absl::Status CheckIoUringOperations(int ring_fd, uint32_t features) {
   if ((features & kNeededFeatures) != kNeededFeatures) {
     return absl::UnimplementedError(
-        "io_uring is not available; this kernel's lacks timeouts of waits: Linux 5.11 or later "
-        "has them");
+        absl::StrCat(kIoUringUnavailable,
+                     "; this kernel's lacks timeouts of waits: Linux 5.11 or later has them"));
   }
   alignas(io_uring_probe)
       std::array<std::byte, sizeof(io_uring_probe) + kOperationsMax * sizeof(io_uring_probe_op)>
@@ -65,9 +65,10 @@ absl::Status CheckIoUringOperations(int ring_fd, uint32_t features) {
   }
   for (const unsigned operation : kNeededOperations) {
     if (operation > probe->last_op || (probe->ops[operation].flags & IO_URING_OP_SUPPORTED) == 0) {
-      return absl::UnimplementedError(
-          "io_uring is not available; this kernel's lacks an operation of FADVISE, MADVISE, READ, "
-          "POLL_ADD, ASYNC_CANCEL: Linux 5.11 or later has them");
+      return absl::UnimplementedError(absl::StrCat(
+          kIoUringUnavailable,
+          "; this kernel's lacks an operation of FADVISE, MADVISE, READ, POLL_ADD, ASYNC_CANCEL: "
+          "Linux 5.11 or later has them"));
     }
   }
   return absl::OkStatus();

@@ -9,6 +9,9 @@
 
 namespace forestage {
 
+// How every error of this file begins, so that a reason can be known as one.
+inline constexpr char kIoUringUnavailable[] = "io_uring is not available";
+
 // Whether this process may use io_uring for what the daemon's reader does, found by using it: makes
 // a ring, asks it for its operations, enters it. Reads no storage; takes less than a millisecond.
 // The error names the call that was refused, the likely cause and the fix.

@@ -50,16 +50,16 @@ struct MountFacts {
   // Low 32 bits of statfs' f_type.
   uint32_t magic = 0;
   // "ext4", "fuse.sshfs"; "0x1234" where nobody has a name for it.
-  std::string type;
+  std::string type = {};
   // Empty where this process does not see the mount, as a daemon in another mount namespace.
-  std::string mount_point;
+  std::string mount_point = {};
   bool overlay = false;
   bool fuse = false;
   // Files live in memory: nothing is read from storage.
   bool memory = false;
-  ReadAheadSettings read_ahead;
+  ReadAheadSettings read_ahead = {};
   // What pieces of advice are cut to: see AdviceBytesMax.
-  uint64_t advice_bytes_max = 0;
+  uint64_t advice_bytes_max = kAdviceBytesDefault;
 };
 
 struct MountProbe {

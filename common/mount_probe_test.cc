@@ -12,6 +12,7 @@
 #include <sys/sysmacros.h>
 
 #include "common/child_process.h"
+#include "common/errno_status.h"
 #include "common/seccomp_for_test.h"
 #include "common/status_matchers.h"
 #include "common/temporary_directory_for_test.h"
@@ -221,15 +222,16 @@ TEST_F(MountProbeTest, SaysThatAnAdviceIsRefused) {
 }
 
 TEST_F(MountProbeTest, ReadsWhereNothingCanBeMapped) {
-  const std::string path = WriteCold();
-  ChildProcess child([&] {
-    ASSERT_TRUE(ForbidForTest(SYS_mmap, ENODEV));
-    ASSERT_OK_AND_ASSIGN(const MountProbe probe, Probe(path));
+  const UniqueFd fd = OpenFile(WriteCold());
+  ASSERT_OK_AND_ASSIGN(MountFacts facts, ReadMountFacts(fd.get()));
+  for (const bool active : {false, true}) {
+    const MountProbe probe =
+        ProbeMount(fd.get(), facts, ErrnoStatus(ENODEV, "mmap"), {.active = active});
     EXPECT_EQ(probe.mapping.answer, Answer::kNo);
     EXPECT_THAT(probe.mapping.reason, HasSubstr("ENODEV"));
+    EXPECT_EQ(probe.mincore.answer, Answer::kNo);
     EXPECT_EQ(probe.way(), ReadingWay::kRead);
-  });
-  EXPECT_EQ(child.Wait(), 0);
+  }
 }
 
 TEST_F(MountProbeTest, AnEmptyFileTellsNothing) {

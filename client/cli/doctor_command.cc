@@ -21,9 +21,6 @@ namespace {
 constexpr absl::Duration kAnswerTimeout = absl::Seconds(5);
 constexpr absl::Duration kStoragePatience = absl::Seconds(10);
 
-// What the daemon says when it chose threads for want of io_uring.
-constexpr char kIoUringRefused[] = "io_uring is not available";
-
 const char* QuestionOf(absl::string_view verdict) {
   if (verdict == "mapping") return "files can be mapped";
   if (verdict == "populate") return "MADV_POPULATE_READ works";
@@ -175,7 +172,9 @@ Json DaemonJson(const absl::StatusOr<DaemonStatus>& daemon) {
 std::vector<Weakness> ReaderWeaknesses(const DoctorFindings& findings) {
   if (!findings.daemon.ok()) return WeaknessesOfIoUring(findings.io_uring);
   const std::string& reason = findings.daemon->reader_reason;
-  if (findings.daemon->reader != "threads" || !absl::StartsWith(reason, kIoUringRefused)) return {};
+  if (findings.daemon->reader != "threads" || !absl::StartsWith(reason, kIoUringUnavailable)) {
+    return {};
+  }
   return WeaknessesOfIoUring(absl::UnavailableError(reason));
 }
 

@@ -59,11 +59,11 @@ absl::StatusOr<MountFacts> MountTable::FactsOf(int fd) {
   {
     absl::MutexLock lock(&mutex_);
     const Entry* entry = Find(attributes.st_dev, static_cast<uint32_t>(file_system.f_type));
-    if (entry != nullptr && now - entry->facts_read_at < kMountFactsKept) {
+    if (entry != nullptr && now - entry->facts_read_at < options_.facts_kept) {
       return entry->seen.probe.mount;
     }
   }
-  ASSIGN_OR_RETURN(MountFacts facts, ReadMountFacts(fd));
+  ASSIGN_OR_RETURN(MountFacts facts, ReadMountFacts(fd, options_.probe));
   absl::MutexLock lock(&mutex_);
   Entry* entry = Find(facts.device, facts.magic);
   if (entry == nullptr) {

@@ -12,12 +12,18 @@
 #include "absl/time/time.h"
 
 #include "common/mount_probe.h"
+#include "daemon/limits.h"
 
 namespace forestage {
 
 // Thread-safe.
 class MountTable {
  public:
+  struct Options {
+    // How long what was read of a mount holds.
+    absl::Duration facts_kept = kMountFactsKept;
+    MountProbeOptions probe;
+  };
   struct Seen {
     // Of the file that was opened last there, or of the last one whose residency cannot be asked.
     MountProbe probe;
@@ -26,8 +32,11 @@ class MountTable {
     uint64_t files_residency_unknown = 0;
   };
 
+  MountTable() : MountTable(Options()) {}
+  explicit MountTable(Options options) : options_(std::move(options)) {}
+
   // Facts of the mount of an open file: those that are known, else newly read. They are forgotten
-  // after kMountFactsKept, so that a changed read_ahead_kb counts for what is opened next, and a
+  // after a while, so that a changed read_ahead_kb counts for what is opened next, and a
   // device number may come to mean another mount. Blocks no longer than fstatfs.
   absl::StatusOr<MountFacts> FactsOf(int fd) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -44,6 +53,9 @@ class MountTable {
     bool logged = false;
   };
   Entry* Find(uint64_t device, uint32_t magic) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Constant after construction.
+  const Options options_;
 
   mutable absl::Mutex mutex_;
   std::list<Entry> entries_ ABSL_GUARDED_BY(mutex_);

@@ -3,6 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include <sys/stat.h>
+
 #include "common/status_matchers.h"
 #include "common/temporary_directory_for_test.h"
 #include "common/units.h"
@@ -75,6 +78,37 @@ TEST_F(MountTableTest, IgnoresAMountThatItHasForgotten) {
   probe.mount.device = 12345;
   table_.OnFileOpened(probe);
   EXPECT_THAT(table_.List(), SizeIs(1));
+}
+
+// Opens a file while the device's read-ahead is set to so much.
+uint64_t AdviceBytesWith(uint64_t kibibytes, const std::string& path,
+                         const TemporaryDirectoryForTest& sysfs, MountTable& table) {
+  const UniqueFd fd = OpenForTest(path);
+  struct stat attributes = {};
+  EXPECT_EQ(fstat(fd.get(), &attributes), 0);
+  sysfs.Write(absl::StrCat("class/bdi/", DeviceText(attributes.st_dev), "/read_ahead_kb"),
+              absl::StrCat(kibibytes, "\n"));
+  const auto file = ShardFile::Open("shard", OpenForTest(path), &table);
+  EXPECT_OK(file);
+  return (*file)->advice_bytes_max();
+}
+
+TEST_F(MountTableTest, AChangedReadAheadCountsForWhatIsOpenedNext) {
+  MountTable table(
+      {.facts_kept = absl::ZeroDuration(), .probe = {.sysfs_root = directory_.path()}});
+  EXPECT_EQ(AdviceBytesWith(128, path(), directory_, table), 128 * kKiB);
+  EXPECT_EQ(AdviceBytesWith(4096, path(), directory_, table), 4 * kMiB);
+  const std::vector<MountTable::Seen> seen = table.List();
+  ASSERT_THAT(seen, SizeIs(1));
+  EXPECT_EQ(seen[0].probe.mount.advice_bytes_max, 4 * kMiB);
+  EXPECT_EQ(seen[0].files_opened, 2u);
+}
+
+TEST_F(MountTableTest, WhatIsKnownOfAMountHoldsForAWhile) {
+  MountTable table(
+      {.facts_kept = absl::InfiniteDuration(), .probe = {.sysfs_root = directory_.path()}});
+  EXPECT_EQ(AdviceBytesWith(128, path(), directory_, table), 128 * kKiB);
+  EXPECT_EQ(AdviceBytesWith(4096, path(), directory_, table), 128 * kKiB);
 }
 
 TEST_F(MountTableTest, FailsForWhatIsNotOpen) { EXPECT_FALSE(table_.FactsOf(-1).ok()); }

@@ -148,9 +148,8 @@ absl::StatusOr<std::unique_ptr<ShardFile>> ShardFile::Open(std::string name, Uni
   }
   absl::StatusOr<MountFacts> facts =
       mounts != nullptr ? mounts->FactsOf(fd.get()) : ReadMountFacts(fd.get());
-  if (!facts.ok()) {
-    return absl::Status(facts.status().code(), absl::StrCat(name, ": ", facts.status().message()));
-  }
+  // What cannot be found out of a mount is no reason not to serve a file of it.
+  if (!facts.ok()) facts = MountFacts{.device = identity.device};
   MountProbe probe = ProbeMount(fd.get(), *std::move(facts), mapping);
   if (mounts != nullptr) mounts->OnFileOpened(probe);
   return std::unique_ptr<ShardFile>(
