@@ -12,11 +12,10 @@ namespace forestage {
 
 // Staging.
 
-// Largest piece of one read-ahead advice, whatever the mount would take: pieces are also the unit
-// in which a read is cancelled.
-inline constexpr uint64_t kAdviceBytesCap = 8 * kMiB;
-// Where the mount does not say: the kernel's own default read-ahead.
-inline constexpr uint64_t kAdviceBytesDefault = 128 * kKiB;
+// Mounts whose probes are kept and listed, and for how long what was read of one holds without
+// another look.
+inline constexpr size_t kMountsKept = 256;
+inline constexpr absl::Duration kMountFactsKept = absl::Seconds(10);
 // Bytes in flight on one mount: what it begins with, and the least that it is tried with, where the
 // setting in-flight-max allows so much.
 inline constexpr uint64_t kMountFlightBytesStart = 32 * kMiB;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/byte_format.h"
 #include "client/cli/demo_command.h"
+#include "client/cli/doctor_command.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/global_options.h"
 #include "client/cli/health_command.h"
@@ -46,6 +47,7 @@ std::string Footer(const char* examples) {
 struct Parsed {
   GlobalOptions global;
   LsOptions ls;
+  DoctorOptions doctor;
   StageOptions stage;
   LoadOptions load;
   RankOptions rank;
@@ -189,6 +191,20 @@ void AddStatus(CLI::App& app, Parsed& parsed) {
   });
 }
 
+void AddDoctor(CLI::App& app, Parsed& parsed) {
+  CLI::App* command = AddCommand(
+      app, parsed, "doctor", "Test a checkpoint's storage: what slows it, what to change",
+      "  forestage doctor /models/llama\n"
+      "  forestage doctor --json /models/llama\n"
+      "\n"
+      "It reads up to 8 MiB on each mount, and may drop one file there from memory.\n"
+      "Weaknesses are no failure: 0 when every mount was tested, 1 when a mount fails or\n"
+      "does not answer.\n");
+  command->add_option("DIR", parsed.doctor.directory, "Directory of the checkpoint")->required();
+  command->callback(
+      [&parsed] { parsed.run = [&] { return RunDoctor(parsed.global, parsed.doctor); }; });
+}
+
 void AddHealth(CLI::App& app, Parsed& parsed) {
   CLI::App* command = AddCommand(app, parsed, "health", "Ask whether the daemon is ready to serve",
                                  "  forestage health && echo ready\n");
@@ -281,6 +297,7 @@ ExitCode Run(int argc, char** argv) {
   AddRank(app, parsed);
   AddStatus(app, parsed);
   AddHealth(app, parsed);
+  AddDoctor(app, parsed);
   AddDemo(app, parsed);
   AddVersion(app, parsed);
   // CLI11 reports by exceptions; they end here.

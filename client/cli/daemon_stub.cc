@@ -108,6 +108,19 @@ DaemonCheckpointRow ToRow(const v1::CheckpointStatus& checkpoint) {
   return row;
 }
 
+DaemonMountRow ToRow(const v1::MountStatus& mount) {
+  DaemonMountRow row;
+  row.device = mount.device();
+  row.type = mount.type();
+  row.mount_point = mount.mount_point();
+  row.way = mount.way();
+  row.advice_bytes = mount.advice_bytes();
+  row.files_opened = mount.files_opened();
+  row.files_residency_unknown = mount.files_residency_unknown();
+  for (const std::string& weakness : mount.weaknesses()) row.weaknesses.push_back(weakness);
+  return row;
+}
+
 absl::StatusOr<std::string> ToJson(const v1::GetStatusResponse& response) {
   google::protobuf::util::JsonPrintOptions options;
   options.always_print_primitive_fields = true;
@@ -193,6 +206,7 @@ absl::StatusOr<DaemonStatus> DaemonStub::GetStatus(absl::Time deadline) const {
   status.metrics_address = response.metrics_address();
   for (const v1::CheckpointStatus& checkpoint : response.checkpoints())
     status.checkpoints.push_back(ToRow(checkpoint));
+  for (const v1::MountStatus& mount : response.mounts()) status.mounts.push_back(ToRow(mount));
   ASSIGN_OR_RETURN(status.json, ToJson(response));
   return status;
 }

@@ -41,6 +41,18 @@ struct DaemonCheckpointRow {
   std::vector<std::string> read_errors;
   std::vector<DaemonSessionRow> sessions;
 };
+struct DaemonMountRow {
+  // "8:1".
+  std::string device;
+  std::string type;
+  // Empty where the daemon does not see the mount.
+  std::string mount_point;
+  std::string way;
+  uint64_t advice_bytes = 0;
+  uint64_t files_opened = 0;
+  uint64_t files_residency_unknown = 0;
+  std::vector<std::string> weaknesses;
+};
 struct DaemonStatus {
   std::string version;
   uint32_t pid = 0;
@@ -50,6 +62,7 @@ struct DaemonStatus {
   std::string reader_reason;
   std::string metrics_address;
   std::vector<DaemonCheckpointRow> checkpoints;
+  std::vector<DaemonMountRow> mounts;
   // The response by protobuf's JSON mapping, with the field names of the .proto file.
   std::string json;
 };

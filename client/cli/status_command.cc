@@ -1,6 +1,9 @@
 #include "client/cli/status_command.h"
 
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/cli/byte_format.h"
 #include "client/cli/name_escaping.h"
@@ -53,6 +56,24 @@ std::string CheckpointText(const DaemonCheckpointRow& checkpoint) {
   return text;
 }
 
+std::string MountsText(const std::vector<DaemonMountRow>& mounts) {
+  TextTable table({{"MOUNT"},
+                   {"DEVICE"},
+                   {"TYPE"},
+                   {"READ BY"},
+                   {"ADVICE", TextTable::Align::kRight},
+                   {"FILES OPENED", TextTable::Align::kRight},
+                   {"WEAKNESSES"}});
+  for (const DaemonMountRow& mount : mounts) {
+    table.AddRow(
+        {mount.mount_point.empty() ? "(in another container)" : EscapeName(mount.mount_point),
+         mount.device, mount.type, mount.way, FormatBytes(mount.advice_bytes),
+         absl::StrCat(mount.files_opened),
+         mount.weaknesses.empty() ? "none" : absl::StrJoin(mount.weaknesses, ", ")});
+  }
+  return table.ToString();
+}
+
 }  // namespace
 
 std::string StatusText(const DaemonStatus& status) {
@@ -61,6 +82,7 @@ std::string StatusText(const DaemonStatus& status) {
       FormatSeconds(status.uptime_seconds), status.draining ? ", DRAINING" : "", "\nreads with ",
       status.reader, status.reader_reason.empty() ? "" : ": ", status.reader_reason,
       "\nmetrics: ", status.metrics_address.empty() ? "off" : status.metrics_address, "\n");
+  if (!status.mounts.empty()) absl::StrAppend(&text, "\n", MountsText(status.mounts));
   if (status.checkpoints.empty()) absl::StrAppend(&text, "\nno checkpoint is staged\n");
   for (const DaemonCheckpointRow& checkpoint : status.checkpoints)
     absl::StrAppend(&text, "\n", CheckpointText(checkpoint));

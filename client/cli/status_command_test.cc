@@ -37,6 +37,19 @@ TEST(StatusTextTest, ShowsCheckpointsTheirSessionsAndReadErrors) {
                     HasSubstr("1/4"), HasSubstr("undecided")));
 }
 
+TEST(StatusTextTest, ShowsTheMountsAndHowTheyAreRead) {
+  DaemonStatus status;
+  DaemonMountRow& mount = status.mounts.emplace_back();
+  mount.device = "0:52";
+  mount.type = "fuse.some";
+  mount.way = "advice+populate";
+  mount.advice_bytes = 128 * kKiB;
+  mount.weaknesses = {"small_read_ahead", "residency_unknown"};
+  EXPECT_THAT(StatusText(status),
+              AllOf(HasSubstr("(in another container)  0:52"), HasSubstr("advice+populate"),
+                    HasSubstr("128 KiB"), HasSubstr("small_read_ahead, residency_unknown")));
+}
+
 TEST(StatusTextTest, SaysThatNothingIsStaged) {
   EXPECT_THAT(StatusText(DaemonStatus()), HasSubstr("no checkpoint is staged"));
 }

@@ -2,6 +2,11 @@
 
 #include <string>
 
+#include "absl/strings/escaping.h"
+
+#include "common/mount_probe.h"
+#include "common/mount_weakness.h"
+
 namespace forestage {
 
 SessionTerms FromProto(const v1::OpenRequest& request) {
@@ -89,6 +94,27 @@ v1::SessionStatus ToProto(const SessionSnapshot& snapshot) {
   message.set_age_seconds(absl::ToDoubleSeconds(snapshot.age));
   message.set_consumed_bytes(snapshot.consumed_bytes);
   message.set_major_faults(snapshot.major_faults);
+  return message;
+}
+
+v1::MountStatus ToProto(const MountTable::Seen& seen) {
+  const MountProbe& probe = seen.probe;
+  v1::MountStatus message;
+  message.set_device(DeviceText(probe.mount.device));
+  message.set_type(probe.mount.type);
+  // A path need not be UTF-8.
+  message.set_mount_point(absl::Utf8SafeCEscape(probe.mount.mount_point));
+  message.set_way(std::string(ReadingWayName(probe.way())));
+  message.set_advice_bytes(probe.mount.advice_bytes_max);
+  message.set_files_opened(seen.files_opened);
+  message.set_files_residency_unknown(seen.files_residency_unknown);
+  for (const NamedVerdict& named : VerdictsOf(probe)) {
+    v1::MountVerdict& verdict = *message.add_verdicts();
+    verdict.set_name(std::string(named.name));
+    verdict.set_answer(std::string(AnswerName(named.verdict.answer)));
+    verdict.set_reason(named.verdict.reason);
+  }
+  for (const Weakness& weakness : WeaknessesOf(probe)) message.add_weaknesses(weakness.id);
   return message;
 }
 

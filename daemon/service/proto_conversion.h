@@ -20,5 +20,6 @@ v1::Decision ToProto(const SessionDecision& decision);
 v1::Progress ToProto(const StagingProgress& progress);
 v1::CheckpointReady ToProto(const CheckpointSummary& summary);
 v1::SessionStatus ToProto(const SessionSnapshot& snapshot);
+v1::MountStatus ToProto(const MountTable::Seen& seen);
 
 }  // namespace forestage

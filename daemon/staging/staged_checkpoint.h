@@ -17,6 +17,7 @@
 #include "checkpoint/catalog.h"
 #include "checkpoint/extent.h"
 #include "common/unique_fd.h"
+#include "daemon/storage/mount_table.h"
 #include "daemon/storage/shard_file.h"
 
 namespace forestage {
@@ -114,6 +115,8 @@ class CheckpointStore {
   // How the daemon reads: "io_uring" or "threads", and why.
   virtual std::string reader_name() const = 0;
   virtual std::string reader_reason() const = 0;
+  // The mounts that it has read from.
+  virtual std::vector<MountTable::Seen> mounts() const { return {}; }
 };
 
 }  // namespace forestage

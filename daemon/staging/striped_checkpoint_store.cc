@@ -79,12 +79,13 @@ absl::StatusOr<CheckpointKey> CheckAll(absl::Span<const ReceivedShard> shards) {
 }
 
 absl::StatusOr<std::vector<std::unique_ptr<ShardFile>>> OpenAll(std::vector<ReceivedShard> shards,
-                                                                const CheckpointKey& key) {
+                                                                const CheckpointKey& key,
+                                                                MountTable& mounts) {
   std::vector<std::unique_ptr<ShardFile>> files(shards.size());
   std::vector<absl::Status> statuses(shards.size());
   ForEachInParallel(shards.size(), [&](size_t i) {
     absl::StatusOr<std::unique_ptr<ShardFile>> file =
-        ShardFile::Open(std::move(shards[i].name), std::move(shards[i].fd));
+        ShardFile::Open(std::move(shards[i].name), std::move(shards[i].fd), &mounts);
     if (!file.ok()) {
       statuses[i] = file.status();
       return;
@@ -226,7 +227,8 @@ void StripedCheckpointStore::ForgetEnded() {
 absl::StatusOr<std::shared_ptr<StripedCheckpoint>> StripedCheckpointStore::Build(
     const std::string& path_label, std::vector<ReceivedShard> shards, const CheckpointKey& key,
     size_t lane_count, std::weak_ptr<Stager>* stager) const {
-  ASSIGN_OR_RETURN(std::vector<std::unique_ptr<ShardFile>> files, OpenAll(std::move(shards), key));
+  ASSIGN_OR_RETURN(std::vector<std::unique_ptr<ShardFile>> files,
+                   OpenAll(std::move(shards), key, *mounts_));
   ASSIGN_OR_RETURN(std::vector<std::byte> catalog, ReadCatalog(files));
   std::vector<uint64_t> sizes;
   for (const std::unique_ptr<ShardFile>& file : files) sizes.push_back(file->bytes());

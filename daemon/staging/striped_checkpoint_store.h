@@ -19,6 +19,7 @@
 #include "daemon/staging/staged_checkpoint.h"
 #include "daemon/staging/stager.h"
 #include "daemon/staging/striped_checkpoint.h"
+#include "daemon/storage/mount_table.h"
 #include "daemon/storage/reader_selection.h"
 #include "daemon/storage/shard_file.h"
 
@@ -55,6 +56,7 @@ class StripedCheckpointStore : public CheckpointStore {
   void Stop() override ABSL_LOCKS_EXCLUDED(mutex_);
   std::string reader_name() const override { return options_.reader.name; }
   std::string reader_reason() const override { return options_.reader.reason; }
+  std::vector<MountTable::Seen> mounts() const override { return mounts_->List(); }
   // Differs between any two runs of the daemon; every board carries it.
   uint64_t generation() const { return generation_; }
 
@@ -89,6 +91,7 @@ class StripedCheckpointStore : public CheckpointStore {
   const Options options_;
   const uint64_t generation_;
   const std::shared_ptr<FlightBudget> budget_;
+  const std::unique_ptr<MountTable> mounts_ = std::make_unique<MountTable>();
 
   mutable absl::Mutex mutex_;
   std::list<Entry> entries_ ABSL_GUARDED_BY(mutex_);

@@ -3,18 +3,14 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstddef>
 #include <cstdio>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "common/seccomp_for_test.h"
 #include "common/status_matchers.h"
 #include "common/temporary_directory_for_test.h"
 #include "common/units.h"
@@ -25,19 +21,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-// From here on this system call fails with this errno, as in a container's profile.
-bool Forbid(long system_call, int error_number) {
-  const sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(system_call), 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error_number)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program = {.len = 4, .filter = const_cast<sock_filter*>(filter)};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
 
 struct Seen {
   bool exited = false;
@@ -53,7 +36,7 @@ Seen SelectWithout(long system_call, int error_number, ReaderChoice choice,
   const pid_t child = fork();
   if (child == 0) {
     std::string text = "cannot forbid";
-    if (Forbid(system_call, error_number)) {
+    if (ForbidForTest(system_call, error_number)) {
       const absl::StatusOr<ReaderSelection> selection = SelectReader(choice);
       text = selection.ok() ? absl::StrCat(selection->name, "|", selection->reason)
                             : selection.status().ToString();

@@ -9,23 +9,20 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include <linux/capability.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
-#include <sys/syscall.h>
 
 #include "common/check.h"
 #include "common/errno_status.h"
 #include "common/status_macros.h"
 #include "common/units.h"
-#include "daemon/storage/advice_bytes.h"
+#include "daemon/storage/mount_table.h"
 
 namespace forestage {
 namespace {
 
 constexpr uint64_t kFuseMagic = 0x65735546;
-constexpr uint64_t kOverlayMagic = 0x794c7630;
 
 struct RefusedFileSystem {
   uint64_t magic;
@@ -52,28 +49,7 @@ constexpr std::array<RefusedFileSystem, 16> kRefusedFileSystems = {{
     {0x42494e4d, "binfmt_misc"},
 }};
 
-// User id that stands for "not in this user namespace".
-constexpr uid_t kOverflowUid = 65534;
-
 constexpr int64_t kNanosecondsPerSecond = 1'000'000'000;
-
-bool HasFownerCapability() {
-  __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
-  __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};
-  if (syscall(SYS_capget, &header, sets) != 0) return false;
-  return (sets[0].effective & (1U << CAP_FOWNER)) != 0;
-}
-
-// The kernel's own rule (can_do_mincore), asked conservatively: a "no" too many costs a
-// verification by populating, a "yes" too many would take its lie for a fact.
-bool MincoreIsHonest(int fd, const struct stat& stat_buffer, uint64_t file_system_magic) {
-  if (stat_buffer.st_uid != kOverflowUid) {
-    if (geteuid() == stat_buffer.st_uid || HasFownerCapability()) return true;
-  }
-  // Through an overlay the kernel looks at the file below, whose file system may be read-only.
-  if (file_system_magic == kOverlayMagic) return false;
-  return eaccess(absl::StrCat("/proc/self/fd/", fd).c_str(), W_OK) == 0;
-}
 
 absl::Status CheckServedFileSystem(const std::string& name, uint64_t magic) {
   for (const RefusedFileSystem& refused : kRefusedFileSystems) {
@@ -160,7 +136,8 @@ absl::StatusOr<CacheIdentity> ShardFile::Check(const std::string& name, int fd) 
   return IdentityOf(checked.stat_buffer);
 }
 
-absl::StatusOr<std::unique_ptr<ShardFile>> ShardFile::Open(std::string name, UniqueFd received) {
+absl::StatusOr<std::unique_ptr<ShardFile>> ShardFile::Open(std::string name, UniqueFd received,
+                                                           MountTable* mounts) {
   ASSIGN_OR_RETURN(const CheckedDescriptor checked, CheckDescriptor(name, received.get()));
   const CacheIdentity identity = IdentityOf(checked.stat_buffer);
   UniqueFd fd = Reopen(std::move(received), checked.flags, checked.magic, identity);
@@ -169,23 +146,26 @@ absl::StatusOr<std::unique_ptr<ShardFile>> ShardFile::Open(std::string name, Uni
   if (!mapping.ok() && ErrnoOf(mapping.status()) != ENODEV) {
     return ErrnoStatus(ErrnoOf(mapping.status()), absl::StrCat("mmap of ", name));
   }
-  const bool honest = mapping.ok() && MincoreIsHonest(fd.get(), checked.stat_buffer, checked.magic);
+  absl::StatusOr<MountFacts> facts =
+      mounts != nullptr ? mounts->FactsOf(fd.get()) : ReadMountFacts(fd.get());
+  // What cannot be found out of a mount is no reason not to serve a file of it.
+  if (!facts.ok()) facts = MountFacts{.device = identity.device};
+  MountProbe probe = ProbeMount(fd.get(), *std::move(facts), mapping);
+  if (mounts != nullptr) mounts->OnFileOpened(probe);
   // Without honest residency nobody could tell what a fault brought in.
-  if (honest) mapping->FaultInHugePages();
+  if (probe.mincore.yes()) mapping->FaultInHugePages();
   return std::unique_ptr<ShardFile>(new ShardFile(
       std::move(name), std::move(fd), identity, mapping.ok() ? *std::move(mapping) : FileMapping(),
-      honest, AdviceBytesMax(identity.device), Mount::For(identity.device)));
+      std::move(probe), Mount::For(identity.device)));
 }
 
 ShardFile::ShardFile(std::string name, UniqueFd fd, CacheIdentity identity, FileMapping mapping,
-                     bool mincore_is_honest, uint64_t advice_bytes_max,
-                     std::shared_ptr<Mount> mount)
+                     MountProbe probe, std::shared_ptr<Mount> mount)
     : name_(std::move(name)),
       fd_(std::move(fd)),
       identity_(identity),
       mapping_(std::move(mapping)),
-      mincore_is_honest_(mincore_is_honest),
-      advice_bytes_max_(advice_bytes_max),
+      probe_(std::move(probe)),
       mount_(std::move(mount)) {}
 
 absl::Status ShardFile::CheckUnchanged() const {
@@ -212,7 +192,7 @@ std::optional<std::vector<ByteRange>> ShardFile::MissingRanges(uint64_t offset,
         bytes <= identity_.bytes - offset);
   std::vector<ByteRange> missing;
   if (bytes == 0) return missing;
-  if (!mincore_is_honest_) return std::nullopt;
+  if (!probe_.mincore.yes()) return std::nullopt;
   const uint64_t end = offset + bytes;
   std::vector<unsigned char> pages(DivideRoundingUp(bytes, PageBytes()));
   // The address is constant; mincore changes nothing.

@@ -10,10 +10,13 @@
 #include "absl/status/statusor.h"
 
 #include "common/file_mapping.h"
+#include "common/mount_probe.h"
 #include "common/unique_fd.h"
 #include "daemon/storage/mount.h"
 
 namespace forestage {
+
+class MountTable;
 
 // Do two descriptors share one page cache, and has the file changed between? Equality means that
 // what is known of one holds for the other.
@@ -48,9 +51,10 @@ class ShardFile {
   static absl::StatusOr<CacheIdentity> Check(const std::string& name, int fd);
   // Takes a descriptor that a client sent and reopens it through /proc/self/fd for flags and
   // read-ahead state of its own; uses the received one where that is refused, and on FUSE, where a
-  // second open may drop every cached page of the file. Blocks on the file system.
-  // INVALID_ARGUMENT: as Check.
-  static absl::StatusOr<std::unique_ptr<ShardFile>> Open(std::string name, UniqueFd received);
+  // second open may drop every cached page of the file. Probes its mount, passively, and tells
+  // `mounts`, which may be null. Blocks on the file system. INVALID_ARGUMENT: as Check.
+  static absl::StatusOr<std::unique_ptr<ShardFile>> Open(std::string name, UniqueFd received,
+                                                         MountTable* mounts = nullptr);
 
   const std::string& name() const { return name_; }
   int fd() const { return fd_.get(); }
@@ -74,20 +78,22 @@ class ShardFile {
   // mappings.
   const FileMapping& mapping() const { return mapping_; }
   // Largest piece that one read-ahead advice brings in on this mount, in bytes; a multiple of the
-  // page size. See advice_bytes.h for how it is found.
-  uint64_t advice_bytes_max() const { return advice_bytes_max_; }
+  // page size. See common/advice_bytes.h for how it is found.
+  uint64_t advice_bytes_max() const { return probe_.mount.advice_bytes_max; }
+  // What was found of the mount, and of this file there, when it was opened.
+  const MountProbe& probe() const { return probe_; }
+  // What was learned of it by reading.
   Mount& mount() const { return *mount_; }
 
  private:
   ShardFile(std::string name, UniqueFd fd, CacheIdentity identity, FileMapping mapping,
-            bool mincore_is_honest, uint64_t advice_bytes_max, std::shared_ptr<Mount> mount);
+            MountProbe probe, std::shared_ptr<Mount> mount);
 
   const std::string name_;
   const UniqueFd fd_;
   const CacheIdentity identity_;
   const FileMapping mapping_;
-  const bool mincore_is_honest_;
-  const uint64_t advice_bytes_max_;
+  const MountProbe probe_;
   const std::shared_ptr<Mount> mount_;
 };
 

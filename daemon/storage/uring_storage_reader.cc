@@ -9,14 +9,13 @@
 #include <cerrno>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 
 #include "common/check.h"
 #include "common/errno_status.h"
+#include "common/io_uring_support.h"
 #include "common/status_macros.h"
 #include "daemon/limits.h"
 
@@ -42,28 +41,6 @@ constexpr uint64_t kAdviceBit = 1;
 uint64_t StepTag(size_t slot_index) { return slot_index << 1; }
 uint64_t AdviceTag(size_t slot_index) { return (slot_index << 1) | kAdviceBit; }
 
-absl::Status RefusedStatus(int error_number, absl::string_view call) {
-  std::string hint;
-  if (error_number == EPERM || error_number == EACCES) {
-    hint =
-        "; a seccomp profile or kernel.io_uring_disabled forbids it: allow io_uring_setup, "
-        "io_uring_enter and io_uring_register in the container's seccomp profile, or set "
-        "kernel.io_uring_disabled=0";
-  } else if (error_number == ENOSYS) {
-    hint =
-        "; the kernel was built without io_uring, or a seccomp profile hides it: allow "
-        "io_uring_setup, io_uring_enter and io_uring_register there";
-  } else if (error_number == ENOMEM) {
-    rlimit limit = {};
-    getrlimit(RLIMIT_MEMLOCK, &limit);
-    hint = absl::StrCat(
-        "; no memory for the ring: raise the limit of locked memory (LimitMEMLOCK=, "
-        "now ",
-        limit.rlim_cur, " bytes) or the memory limit of the daemon's cgroup");
-  }
-  return ErrnoStatus(error_number, absl::StrCat("io_uring is not available", hint, ": ", call));
-}
-
 }  // namespace
 
 void UringStorageReader::RingDeleter::operator()(io_uring* ring) const {
@@ -75,32 +52,14 @@ absl::StatusOr<UringStorageReader::Ring> UringStorageReader::MakeRing() {
   auto ring = std::make_unique<io_uring>();
   io_uring_params parameters = {};
   const int error = io_uring_queue_init_params(kRingEntries, ring.get(), &parameters);
-  if (error < 0) return RefusedStatus(-error, "io_uring_setup");
+  if (error < 0) return IoUringRefusedStatus(-error, "io_uring_setup");
   Ring owned(ring.release());
   RETURN_IF_ERROR(CheckRing(owned.get()));
   return owned;
 }
 
 absl::Status UringStorageReader::CheckRing(io_uring* ring) {
-  constexpr unsigned kFeatures = IORING_FEAT_NODROP | IORING_FEAT_EXT_ARG;
-  if ((ring->features & kFeatures) != kFeatures) {
-    return absl::UnimplementedError(
-        "io_uring is not available; this kernel's lacks timeouts of waits: Linux 5.11 or later "
-        "has them");
-  }
-  io_uring_probe* probe = io_uring_get_probe_ring(ring);
-  if (probe == nullptr) return RefusedStatus(EPERM, "io_uring_register (probe)");
-  const bool supported = io_uring_opcode_supported(probe, IORING_OP_FADVISE) &&
-                         io_uring_opcode_supported(probe, IORING_OP_MADVISE) &&
-                         io_uring_opcode_supported(probe, IORING_OP_READ) &&
-                         io_uring_opcode_supported(probe, IORING_OP_POLL_ADD) &&
-                         io_uring_opcode_supported(probe, IORING_OP_ASYNC_CANCEL);
-  io_uring_free_probe(probe);
-  if (!supported) {
-    return absl::UnimplementedError(
-        "io_uring is not available; this kernel's lacks an operation of FADVISE, MADVISE, READ, "
-        "POLL_ADD, ASYNC_CANCEL: Linux 5.11 or later has them");
-  }
+  RETURN_IF_ERROR(CheckIoUringOperations(ring->ring_fd, ring->features));
   unsigned workers[2] = {static_cast<unsigned>(kUringPiecesMax), kUnboundedWorkersMax};
   // Linux 5.15 or later; before, the ring's size bounds them.
   (void)io_uring_register_iowq_max_workers(ring, workers);
@@ -116,7 +75,7 @@ absl::StatusOr<std::unique_ptr<UringStorageReader>> UringStorageReader::Create()
   // Shows too that io_uring_enter is allowed.
   reader->ArmWake();
   const int submitted = io_uring_submit(reader->ring_.get());
-  if (submitted < 0) return RefusedStatus(-submitted, "io_uring_enter");
+  if (submitted < 0) return IoUringRefusedStatus(-submitted, "io_uring_enter");
   return reader;
 }
 

@@ -1,4 +1,4 @@
-#include "daemon/storage/advice_bytes.h"
+#include "common/advice_bytes.h"
 
 #include <filesystem>
 #include <fstream>
@@ -11,8 +11,6 @@
 
 #include "common/temporary_directory_for_test.h"
 #include "common/units.h"
-#include "daemon/limits.h"
-#include "daemon/storage/files_for_test.h"
 
 namespace forestage {
 namespace {
@@ -26,7 +24,8 @@ class AdviceBytesTest : public ::testing::Test {
     std::ofstream(file) << text << "\n";
   }
   uint64_t Of(unsigned major_number, unsigned minor_number) {
-    return AdviceBytesMax(makedev(major_number, minor_number), sysfs_.path());
+    return AdviceBytesMax(
+        ReadReadAheadSettings(makedev(major_number, minor_number), sysfs_.path()));
   }
 
   TemporaryDirectoryForTest sysfs_{kDiskForTest};
@@ -62,6 +61,20 @@ TEST_F(AdviceBytesTest, APartitionHasTheQueueOfItsDisk) {
   std::filesystem::create_directory_symlink("../../devices/nvme0n1/nvme0n1p2",
                                             sysfs_.File("dev/block/259:2"));
   EXPECT_EQ(Of(259, 2), 512 * kKiB);
+}
+
+TEST_F(AdviceBytesTest, NamesTheFileThatChangesIt) {
+  Write("class/bdi/0:52/read_ahead_kb", "1024");
+  EXPECT_EQ(ReadReadAheadSettings(makedev(0, 52), sysfs_.path()).read_ahead_path,
+            sysfs_.File("class/bdi/0:52/read_ahead_kb"));
+  EXPECT_EQ(ReadReadAheadSettings(makedev(0, 53), sysfs_.path()).read_ahead_path, "");
+}
+
+TEST_F(AdviceBytesTest, TellsWhatTheDevicePrefers) {
+  Write("dev/block/259:0/queue/optimal_io_size", "65536");
+  const ReadAheadSettings settings = ReadReadAheadSettings(makedev(259, 0), sysfs_.path());
+  EXPECT_EQ(settings.optimal_io_bytes, 64 * kKiB);
+  EXPECT_EQ(settings.request_bytes_max, std::nullopt);
 }
 
 TEST_F(AdviceBytesTest, IsBoundedAndAMultipleOfPages) {

@@ -1,0 +1,44 @@
+#include "common/io_uring_support.h"
+
+#include <cerrno>
+
+#include <sys/syscall.h>
+
+#include "common/child_process.h"
+#include "common/seccomp_for_test.h"
+#include "common/status_matchers.h"
+
+namespace forestage {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(IoUringSupportTest, IsFoundByUsingIt) { EXPECT_OK(CheckIoUring()); }
+
+TEST(IoUringSupportTest, NamesTheRefusedCallAndWhatToAllow) {
+  for (const auto& [call, name] : {std::pair{SYS_io_uring_setup, "io_uring_setup"},
+                                   std::pair{SYS_io_uring_register, "io_uring_register"},
+                                   std::pair{SYS_io_uring_enter, "io_uring_enter"}}) {
+    ChildProcess child([&] {
+      ASSERT_TRUE(ForbidForTest(call, EPERM));
+      EXPECT_THAT(CheckIoUring(),
+                  StatusIs(absl::StatusCode::kPermissionDenied,
+                           AllOf(HasSubstr(name), HasSubstr("seccomp"), HasSubstr("EPERM"))));
+    });
+    EXPECT_EQ(child.Wait(), 0) << name;
+  }
+}
+
+TEST(IoUringSupportTest, SaysThatAKernelMayBeWithoutIt) {
+  ChildProcess child([] {
+    ASSERT_TRUE(ForbidForTest(SYS_io_uring_setup, ENOSYS));
+    EXPECT_EQ(CheckIoUring().code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(CheckIoUring().message(),
+                AllOf(HasSubstr("ENOSYS"), HasSubstr("built without io_uring")));
+  });
+  EXPECT_EQ(child.Wait(), 0);
+}
+
+}  // namespace
+}  // namespace forestage

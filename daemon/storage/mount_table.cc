@@ -1,0 +1,113 @@
+#include "daemon/storage/mount_table.h"
+
+#include <cerrno>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "spdlog/spdlog.h"
+#include <sys/stat.h>
+#include <sys/statfs.h>
+
+#include "common/errno_status.h"
+#include "common/mount_weakness.h"
+#include "common/status_macros.h"
+#include "daemon/limits.h"
+
+namespace forestage {
+namespace {
+
+bool SameFacts(const MountFacts& a, const MountFacts& b) {
+  return a.type == b.type && a.mount_point == b.mount_point &&
+         a.advice_bytes_max == b.advice_bytes_max;
+}
+
+// Nothing that was not to be logged again.
+bool SameVerdicts(const MountProbe& a, const MountProbe& b) {
+  return SameFacts(a.mount, b.mount) && a.way() == b.way();
+}
+
+void LogMount(const MountProbe& probe) {
+  const MountFacts& mount = probe.mount;
+  const std::string verdicts =
+      absl::StrJoin(VerdictsOf(probe), " ", [](std::string* text, const NamedVerdict& named) {
+        absl::StrAppend(text, named.name, "=", AnswerName(named.verdict.answer));
+      });
+  const std::string weaknesses = absl::StrJoin(
+      WeaknessesOf(probe), ",",
+      [](std::string* text, const Weakness& weakness) { absl::StrAppend(text, weakness.id); });
+  spdlog::info(
+      "mount device={} type={} at=\"{}\" way={} advice_bytes_max={} {} overlay={} "
+      "mincore_reason=\"{}\" weaknesses={}",
+      DeviceText(mount.device), mount.type,
+      mount.mount_point.empty() ? "not in this mount namespace"
+                                : absl::Utf8SafeCEscape(mount.mount_point),
+      std::string(ReadingWayName(probe.way())), mount.advice_bytes_max, verdicts,
+      mount.overlay ? "yes" : "no", probe.mincore.reason, weaknesses.empty() ? "none" : weaknesses);
+}
+
+}  // namespace
+
+absl::StatusOr<MountFacts> MountTable::FactsOf(int fd) {
+  struct stat attributes = {};
+  if (fstat(fd, &attributes) != 0) return ErrnoStatus(errno, "fstat");
+  struct statfs file_system = {};
+  if (fstatfs(fd, &file_system) != 0) return ErrnoStatus(errno, "fstatfs");
+  const absl::Time now = absl::Now();
+  {
+    absl::MutexLock lock(&mutex_);
+    const Entry* entry = Find(attributes.st_dev, static_cast<uint32_t>(file_system.f_type));
+    if (entry != nullptr && now - entry->facts_read_at < options_.facts_kept) {
+      return entry->seen.probe.mount;
+    }
+  }
+  ASSIGN_OR_RETURN(MountFacts facts, ReadMountFacts(fd, options_.probe));
+  absl::MutexLock lock(&mutex_);
+  Entry* entry = Find(facts.device, facts.magic);
+  if (entry == nullptr) {
+    if (entries_.size() >= kMountsKept) entries_.pop_front();
+    entry = &entries_.emplace_back();
+  }
+  entry->logged = entry->logged && SameFacts(entry->seen.probe.mount, facts);
+  entry->seen.probe.mount = facts;
+  entry->facts_read_at = now;
+  return facts;
+}
+
+void MountTable::OnFileOpened(const MountProbe& probe) {
+  absl::MutexLock lock(&mutex_);
+  Entry* entry = Find(probe.mount.device, probe.mount.magic);
+  // Forgotten meanwhile, for want of room.
+  if (entry == nullptr) return;
+  ++entry->seen.files_opened;
+  if (!probe.mincore.yes()) ++entry->seen.files_residency_unknown;
+  const bool news = !entry->logged || !SameVerdicts(entry->seen.probe, probe);
+  // A file that cannot be asked about says more of a mount than one that can.
+  const bool weaker = !probe.mincore.yes() || entry->seen.files_residency_unknown == 0;
+  if (entry->logged && !weaker) return;
+  entry->seen.probe = probe;
+  entry->logged = true;
+  if (news) LogMount(probe);
+}
+
+std::vector<MountTable::Seen> MountTable::List() const {
+  std::vector<Seen> seen;
+  absl::MutexLock lock(&mutex_);
+  for (const Entry& entry : entries_) {
+    if (entry.seen.files_opened > 0) seen.push_back(entry.seen);
+  }
+  return seen;
+}
+
+MountTable::Entry* MountTable::Find(uint64_t device, uint32_t magic) {
+  for (Entry& entry : entries_) {
+    if (entry.seen.probe.mount.device == device && entry.seen.probe.mount.magic == magic) {
+      return &entry;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace forestage

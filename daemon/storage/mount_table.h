@@ -1,0 +1,64 @@
+// The mounts that this daemon has read from, and what their probes found.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+#include "common/mount_probe.h"
+#include "daemon/limits.h"
+
+namespace forestage {
+
+// Thread-safe.
+class MountTable {
+ public:
+  struct Options {
+    // How long what was read of a mount holds.
+    absl::Duration facts_kept = kMountFactsKept;
+    MountProbeOptions probe;
+  };
+  struct Seen {
+    // Of the file that was opened last there, or of the last one whose residency cannot be asked.
+    MountProbe probe;
+    uint64_t files_opened = 0;
+    // Of them, those whose residency cannot be asked.
+    uint64_t files_residency_unknown = 0;
+  };
+
+  MountTable() : MountTable(Options()) {}
+  explicit MountTable(Options options) : options_(std::move(options)) {}
+
+  // Facts of the mount of an open file: those that are known, else newly read. They are forgotten
+  // after a while, so that a changed read_ahead_kb counts for what is opened next, and a
+  // device number may come to mean another mount. Blocks no longer than fstatfs.
+  absl::StatusOr<MountFacts> FactsOf(int fd) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A file was opened and probed. Logs one line when the mount is new, or not what it was.
+  void OnFileOpened(const MountProbe& probe) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // In the order in which they were first seen; at most kMountsKept, the others are forgotten.
+  std::vector<Seen> List() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Entry {
+    Seen seen;
+    absl::Time facts_read_at = absl::InfinitePast();
+    bool logged = false;
+  };
+  Entry* Find(uint64_t device, uint32_t magic) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Constant after construction.
+  const Options options_;
+
+  mutable absl::Mutex mutex_;
+  std::list<Entry> entries_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace forestage
