@@ -14,6 +14,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST(StatusTextTest, ShowsCheckpointsTheirSessionsAndReadErrors) {
   DaemonStatus status;
@@ -35,6 +36,20 @@ TEST(StatusTextTest, ShowsCheckpointsTheirSessionsAndReadErrors) {
                     HasSubstr("metrics: off"), HasSubstr("/models/a%20b: staging"),
                     HasSubstr("512 MiB of 1.00 GiB wanted"), HasSubstr("x.safetensors at 4096"),
                     HasSubstr("1/4"), HasSubstr("undecided")));
+}
+
+TEST(StatusTextTest, SaysWhatMayBeStagedAndWhatBoundsIt) {
+  DaemonStatus status;
+  EXPECT_THAT(StatusText(status), Not(HasSubstr("memory")));
+  status.memory_leased_bytes = 512 * kMiB;
+  status.memory_available_bytes = kGiB;
+  status.memory_bound = "memory.max of cgroup /sys/fs/cgroup/x 2.00 GiB - 1.00 GiB headroom";
+  status.memory_unknown = {"limits of cgroups above /sys/fs/cgroup"};
+  EXPECT_THAT(
+      StatusText(status),
+      AllOf(HasSubstr("memory: 1.00 GiB for a further checkpoint, 512 MiB leased; bound by "
+                      "memory.max of cgroup /sys/fs/cgroup/x 2.00 GiB - 1.00 GiB headroom\n"),
+            HasSubstr("memory: not known: limits of cgroups above /sys/fs/cgroup\n")));
 }
 
 TEST(StatusTextTest, SaysThatNothingIsStaged) {

@@ -86,6 +86,15 @@ void Stager::WakeLanes() {
   }
 }
 
+uint64_t Stager::CachedBytes() const {
+  uint64_t bytes = 0;
+  for (uint64_t i = 0; i < extents_.extent_count(); ++i) {
+    const Extent extent = extents_.extent(i);
+    bytes += files_[extent.shard_index]->ResidentBytes(extent.offset, extent.bytes).value_or(0);
+  }
+  return bytes;
+}
+
 StagingProgress Stager::progress() const {
   absl::MutexLock lock(&mutex_);
   StagingProgress progress = {.wanted_bytes = queue_.wanted_bytes(),

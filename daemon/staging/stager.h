@@ -52,6 +52,7 @@ class Stager {
   void AddUrgent(SessionId session, absl::Span<const uint64_t> extents) ABSL_LOCKS_EXCLUDED(mutex_);
   void RemoveSession(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  uint64_t CachedBytes() const;
   StagingProgress progress() const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<std::string> read_errors() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Closes the board and tells the lanes to end. Does not wait.
