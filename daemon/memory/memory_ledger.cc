@@ -1,6 +1,7 @@
 #include "daemon/memory/memory_ledger.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <utility>
 
@@ -16,22 +17,25 @@ namespace {
 uint64_t Less(uint64_t from, uint64_t what) { return from - std::min(from, what); }
 uint64_t Sum(uint64_t one, uint64_t other) { return one + std::min(other, kNoMemoryLimit - one); }
 
-void AppendTerm(absl::string_view sign, uint64_t bytes, absl::string_view what, std::string& text) {
-  if (bytes > 0) absl::StrAppend(&text, " ", sign, " ", FormatMemory(bytes), " ", what);
-}
-
-}  // namespace
-
-std::string FormatMemory(uint64_t bytes) {
+std::string FormatRounded(uint64_t bytes, double (*round)(double)) {
   constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  constexpr double kPlaces = 100;
   if (bytes < kKiB) return absl::StrCat(bytes, " B");
   double value = static_cast<double>(bytes) / static_cast<double>(kKiB);
   size_t unit = 0;
   for (; value >= static_cast<double>(kKiB) && unit + 1 < std::size(kUnits); ++unit) {
     value /= static_cast<double>(kKiB);
   }
-  return absl::StrFormat("%.2f %s", value, kUnits[unit]);
+  return absl::StrFormat("%.2f %s", round(value * kPlaces) / kPlaces, kUnits[unit]);
 }
+
+void AppendTerm(absl::string_view sign, uint64_t bytes, absl::string_view what, std::string& text) {
+  if (bytes > 0) absl::StrAppend(&text, " ", sign, " ", FormatMemory(bytes), " ", what);
+}
+
+}  // namespace
+
+std::string FormatMemory(uint64_t bytes) { return FormatRounded(bytes, std::floor); }
 
 class MemoryLedger::Lease : public MemoryLease {
  public:

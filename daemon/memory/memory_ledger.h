@@ -108,7 +108,7 @@ class MemoryLedger {
   uint64_t leased_resident_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// "1.50 GiB": for people, two places.
+// "1.50 GiB": for people, two places, rounded down.
 std::string FormatMemory(uint64_t bytes);
 
 }  // namespace forestage

@@ -192,6 +192,8 @@ SessionDecision Group::DecisionFor(const Member& member) const {
   if (!verdict_->reason.empty()) {
     decision.reason_class = verdict_->reason_class;
     decision.reason = verdict_->reason;
+    // What was read was the checkpoint of a rank that has left.
+    if (decision.reason_class == ReasonClass::kNotEnoughMemory) decision.activated = false;
     return decision;
   }
   if (verdict_->policy == SessionPolicy::kRankStripedReadAhead && member.signature != signature_) {
