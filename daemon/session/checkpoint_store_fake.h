@@ -66,6 +66,7 @@ class StagedCheckpointFake : public StagedCheckpoint {
     absl::MutexLock lock(&mutex_);
     return progress_;
   }
+  uint64_t CacheableBytes() const override { return kShardBytes; }
   uint64_t CachedBytes() const override {
     absl::MutexLock lock(&mutex_);
     return cached_bytes_;

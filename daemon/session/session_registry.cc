@@ -79,11 +79,11 @@ struct SessionRegistry::Session {
   absl::Time next_progress = absl::InfinitePast();
 };
 
-// What a session's checkpoint wants of the node's memory: all of it, since a demand comes after the
-// decision.
+// What a session's checkpoint wants of the node's memory: room for all of it, since a demand comes
+// after the decision.
 MemoryRequest SessionRegistry::RequestOf(const Session& session) {
   return {.checkpoint = session.staged.get(),
-          .wanted_bytes = session.staged->catalog().total_bytes(),
+          .wanted_bytes = session.staged->CacheableBytes(),
           .resident_bytes = session.resident_bytes};
 }
 
@@ -233,7 +233,7 @@ void SessionRegistry::Prepare(Session& session) {
 
 uint64_t SessionRegistry::AskResidentBytes(const StagedCheckpoint& staged) const {
   const MemoryRequest cold = {
-      .checkpoint = &staged, .wanted_bytes = staged.catalog().total_bytes(), .resident_bytes = 0};
+      .checkpoint = &staged, .wanted_bytes = staged.CacheableBytes(), .resident_bytes = 0};
   if (options_.memory == nullptr || options_.memory->Fits(cold)) return 0;
   return staged.CachedBytes();
 }

@@ -1,6 +1,7 @@
 """Checkpoints that fit into memory and those that do not: who reads, what is told, who lives."""
 
 import re
+import tempfile
 
 import pytest
 
@@ -108,6 +109,17 @@ def test_a_killed_rank_gives_its_memory_back(
     daemon.wait_for_no_sessions()
     loaded = Cli(build_dir, daemon.socket).load(b, ranks=1, digests=tmp_path / "digests")
     assert loaded["ranks"][0]["effective"] == STAGED
+
+
+def test_a_checkpoint_that_lives_in_memory_needs_no_more_of_it(
+    start_daemon, build_dir, digests_path, check_digests
+):
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        checkpoints.make_model(directory, shards=2, mib=6)
+        daemon = start_daemon(flags=[*SMALL_EXTENTS, "--memory-limit", "1MiB"])
+        loaded = Cli(build_dir, daemon.socket).load(directory, ranks=2, digests=digests_path)
+        assert {rank["effective"] for rank in loaded["ranks"]} == {STAGED}
+        check_digests(directory, 2)
 
 
 def test_a_daemon_in_a_small_cgroup_refuses_with_numbers_stages_what_fits_and_lives(
