@@ -109,6 +109,21 @@ bool ParseInFlightBytes(absl::string_view text, Config& config) {
   return true;
 }
 
+bool ParseMemoryHeadroom(absl::string_view text, Config& config) {
+  const std::optional<MemoryHeadroom> headroom = MemoryHeadroom::Parse(text);
+  if (!headroom.has_value()) return false;
+  config.memory_headroom = *headroom;
+  return true;
+}
+
+bool ParseMemoryLimitSetting(absl::string_view text, Config& config) {
+  const absl::StatusOr<uint64_t> bytes =
+      text == "none" ? absl::StatusOr<uint64_t>(kNoMemoryLimit) : ParseByteSize(text);
+  if (!bytes.ok()) return false;
+  config.memory_limit_bytes = *bytes;
+  return true;
+}
+
 template <uint32_t Config::*field, uint32_t max>
 bool ParseCount(absl::string_view text, Config& config) {
   uint32_t count = 0;
@@ -175,6 +190,21 @@ constexpr Setting kSettings[] = {
      "Most bytes that are read at one time on all mounts together; at least one extent",
      "a size from 64KiB to 64GiB", ParseInFlightBytes<&Config::node_in_flight_bytes_max>,
      [](const Config& config) { return FormatByteSize(config.node_in_flight_bytes_max); }},
+    {"memory-headroom", "SIZE",
+     "Memory that staging leaves free, of the node's and of each cgroup limit; 'auto' is a tenth "
+     "of "
+     "the limit, at least 1GiB and at most 16GiB, but never more than half",
+     "auto, a size such as 8GiB, or a share from 0% to 90%", ParseMemoryHeadroom,
+     [](const Config& config) { return config.memory_headroom.ToString(); }},
+    {"memory-limit", "SIZE",
+     "Most bytes of checkpoints that the daemon reads for at one time; a checkpoint that does not "
+     "fit is loaded natively. Limits of the node and of cgroups count beside it",
+     "none, or a size such as 100GiB", ParseMemoryLimitSetting,
+     [](const Config& config) {
+       return config.memory_limit_bytes == kNoMemoryLimit
+                  ? std::string("none")
+                  : FormatByteSize(config.memory_limit_bytes);
+     }},
     {"sessions-max", "COUNT", "Most sessions at one time; a further open is refused",
      "a number from 1 to 65536", ParseCount<&Config::sessions_max, kSessionsMax>,
      FormatCount<&Config::sessions_max>},

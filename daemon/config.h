@@ -12,6 +12,8 @@
 #include "absl/time/time.h"
 
 #include "common/socket_path.h"
+#include "daemon/memory/memory_headroom.h"
+#include "daemon/memory/memory_text.h"
 
 namespace forestage {
 
@@ -36,6 +38,10 @@ struct Config {
   // tensor wait for those behind it.
   uint64_t in_flight_bytes_max = 256 * 1024 * 1024;
   uint64_t node_in_flight_bytes_max = 1024 * 1024 * 1024;
+  // Memory that staging leaves free, of each bound.
+  MemoryHeadroom memory_headroom;
+  // Most bytes of all checkpoints that are read for at one time; kNoMemoryLimit: none.
+  uint64_t memory_limit_bytes = kNoMemoryLimit;
   uint32_t sessions_max = 256;
   // Strict agreement: how long a group may take to become complete, when its ranks do not say.
   absl::Duration agreement_timeout = absl::Seconds(60);

@@ -65,7 +65,8 @@ TEST_F(ConfigTest, ReadsEverySettingFromAFlag) {
       const StartRequest request,
       Read({"--socket", "/tmp/f.sock", "--metrics-address=none", "--reader=threads",
             "--extent-size=64KiB", "--lanes-max", "3", "--in-flight-max", "1GiB", "--sessions-max",
-            "7", "--agreement-timeout", "2m", "--descriptor-timeout=500ms", "--log-level=debug"}));
+            "7", "--memory-headroom=20%", "--memory-limit=96GiB", "--agreement-timeout", "2m",
+            "--descriptor-timeout=500ms", "--log-level=debug"}));
   EXPECT_EQ(request.config.socket_path, "/tmp/f.sock");
   EXPECT_EQ(request.config.metrics_address, "none");
   EXPECT_EQ(request.config.reader, ReaderChoice::kThreads);
@@ -73,6 +74,8 @@ TEST_F(ConfigTest, ReadsEverySettingFromAFlag) {
   EXPECT_EQ(request.config.lanes_max, 3u);
   EXPECT_EQ(request.config.in_flight_bytes_max, 1073741824u);
   EXPECT_EQ(request.config.sessions_max, 7u);
+  EXPECT_EQ(request.config.memory_headroom.ToString(), "20%");
+  EXPECT_EQ(request.config.memory_limit_bytes, uint64_t{96} << 30);
   EXPECT_EQ(request.config.agreement_timeout, absl::Minutes(2));
   EXPECT_EQ(request.config.descriptor_timeout, absl::Milliseconds(500));
   EXPECT_EQ(request.config.log_level, "debug");
@@ -135,6 +138,9 @@ TEST_F(ConfigTest, RefusesWhatIsOutsideOfEachSettingsBounds) {
            "--lanes-max=1.5",
            "--lanes-max=4294967297",
            "--in-flight-max=1KiB",
+           "--memory-headroom=91%",
+           "--memory-headroom=lots",
+           "--memory-limit=50%",
            "--in-flight-max=65GiB",
            "--sessions-max=0",
            "--sessions-max=65537",

@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
@@ -17,6 +19,7 @@
 #include "daemon/delivery/descriptor_exchange.h"
 #include "daemon/delivery/unix_listener.h"
 #include "daemon/limits.h"
+#include "daemon/memory/memory_ledger.h"
 #include "daemon/service/connection_acceptor.h"
 #include "daemon/service/peer_table.h"
 #include "daemon/service/session_directory.h"
@@ -46,6 +49,10 @@ class TelemetrySessionObserver : public SessionObserver {
   }
   void OnConsumed(uint64_t bytes) override { telemetry_.OnConsumed(bytes); }
   void OnMajorFaults(uint64_t count) override { telemetry_.OnMajorFaults(count); }
+  void OnAdmissionRefused(absl::string_view bound) override {
+    telemetry_.OnAdmissionRefused(bound);
+  }
+  void OnLeasedBytes(uint64_t bytes) override { telemetry_.SetLeasedBytes(bytes); }
 
  private:
   Telemetry& telemetry_;
@@ -65,12 +72,22 @@ absl::StatusOr<Listeners> BindListeners(const Config& config) {
   return listeners;
 }
 
-SessionRegistry::Options RegistryOptions(const Config& config) {
+SessionRegistry::Options RegistryOptions(const Config& config, MemoryLedger* memory) {
   return {.sessions_max = config.sessions_max,
           .lanes_max = config.lanes_max,
           .agreement_timeout = config.agreement_timeout,
           .descriptor_timeout = config.descriptor_timeout,
-          .now = [] { return absl::Now(); }};
+          .now = [] { return absl::Now(); },
+          .memory = memory};
+}
+
+// What may be staged, and what bounds it. Once: later figures stand in decisions and in the status.
+void LogMemory(const MemoryLedger& memory) {
+  const MemoryStanding standing = memory.Standing();
+  spdlog::info(
+      "memory available={} bound=\"{}\" unknown=\"{}\"",
+      standing.available_bytes.has_value() ? FormatMemory(*standing.available_bytes) : "unbounded",
+      absl::CEscape(standing.bound), absl::CEscape(absl::StrJoin(standing.unknown, "; ")));
 }
 
 std::chrono::system_clock::time_point DeadlineAfter(absl::Duration duration) {
@@ -98,6 +115,7 @@ class Server::Parts {
   std::unique_ptr<Telemetry> telemetry_;
   std::unique_ptr<TelemetrySessionObserver> observer_;
   std::unique_ptr<StripedCheckpointStore> store_;
+  std::unique_ptr<MemoryLedger> memory_;
   std::unique_ptr<ExitWatch> exit_watch_;
   std::unique_ptr<SessionRegistry> registry_;
   std::unique_ptr<SessionLoop> loop_;
@@ -130,8 +148,10 @@ absl::Status Server::Parts::MakeSessions(const Config& config) {
   ASSIGN_OR_RETURN(store_, StripedCheckpointStore::Create(std::move(options)));
   telemetry_->SetStore(store_.get());
   ASSIGN_OR_RETURN(exit_watch_, ExitWatch::Create());
-  registry_ = std::make_unique<SessionRegistry>(RegistryOptions(config), *store_, *exit_watch_,
-                                                observer_.get());
+  memory_ = std::make_unique<MemoryLedger>(MemoryBudget::Options{
+      .root = "", .headroom = config.memory_headroom, .limit_bytes = config.memory_limit_bytes});
+  registry_ = std::make_unique<SessionRegistry>(RegistryOptions(config, memory_.get()), *store_,
+                                                *exit_watch_, observer_.get());
   directory_ = std::make_unique<SessionDirectory>(*registry_);
   return absl::OkStatus();
 }
@@ -149,7 +169,7 @@ absl::Status Server::Parts::MakeSockets(Listeners listeners) {
                              .generation = store_->generation(),
                              .started_at = absl::Now(),
                              .metrics_address = telemetry_->address()},
-      *registry_, *store_);
+      *registry_, *store_, *memory_);
   RETURN_IF_ERROR(MakeGrpcServer());
   ASSIGN_OR_RETURN(exchange_,
                    DescriptorExchange::Create({}, std::move(listeners.descriptors), *directory_));
@@ -178,6 +198,7 @@ absl::Status Server::Parts::Start() {
   // The descriptor socket first: whoever has a session finds it.
   exchange_->Start();
   acceptor_->Start();
+  LogMemory(*memory_);
   spdlog::info("serving socket={} reader={} reader_reason=\"{}\" metrics={}", socket_path_,
                store_->reader_name(), store_->reader_reason(),
                telemetry_->address().empty() ? "none" : telemetry_->address());

@@ -10,6 +10,7 @@ import pytest
 from forestage_testing.checkpoints import expected_digests
 from forestage_testing.cli import Cli, read_digests
 from forestage_testing.daemon import Daemon
+from forestage_testing.memory_cgroup import MemoryCgroup
 from forestage_testing.rank import Rank
 from forestage_testing.slowfs import Slowfs
 
@@ -17,6 +18,7 @@ from forestage_testing.slowfs import Slowfs
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 WITHOUT_FUSE = "FORESTAGE_TEST_WITHOUT_FUSE"
+WITHOUT_CGROUPS = "FORESTAGE_TEST_WITHOUT_CGROUPS"
 
 
 def pytest_addoption(parser):
@@ -140,6 +142,29 @@ def mount_slowfs(build_dir):
     for directory in directories:
         os.rmdir(os.path.join(directory, "mount"))
         shutil.rmtree(directory)
+
+
+@pytest.fixture
+def memory_cgroup():
+    """Makes groups: memory_cgroup(limit_bytes). Name it before start_daemon: it ends after that."""
+    made = []
+
+    def make(limit_bytes):
+        try:
+            group = MemoryCgroup(limit_bytes)
+        except OSError as error:
+            if WITHOUT_CGROUPS in os.environ:
+                pytest.skip(f"no memory cgroup ({error}), and {WITHOUT_CGROUPS} is set")
+            pytest.fail(
+                f"no memory cgroup can be made ({error}); "
+                f"set {WITHOUT_CGROUPS}=1 to go without these tests"
+            )
+        made.append(group)
+        return group
+
+    yield make
+    for group in made:
+        group.remove()
 
 
 @pytest.fixture

@@ -204,6 +204,11 @@ absl::StatusOr<DaemonStatus> DaemonStub::GetStatus(absl::Time deadline) const {
   status.reader = response.reader();
   status.reader_reason = response.reader_reason();
   status.metrics_address = response.metrics_address();
+  const v1::MemoryStatus& memory = response.memory();
+  status.memory_leased_bytes = memory.leased_bytes();
+  if (memory.has_available_bytes()) status.memory_available_bytes = memory.available_bytes();
+  status.memory_bound = memory.bound();
+  status.memory_unknown.assign(memory.unknown().begin(), memory.unknown().end());
   for (const v1::CheckpointStatus& checkpoint : response.checkpoints())
     status.checkpoints.push_back(ToRow(checkpoint));
   for (const v1::MountStatus& mount : response.mounts()) status.mounts.push_back(ToRow(mount));

@@ -61,6 +61,11 @@ struct DaemonStatus {
   std::string reader;
   std::string reader_reason;
   std::string metrics_address;
+  uint64_t memory_leased_bytes = 0;
+  // Absent when nothing bounds it, and from a daemon that does not say.
+  std::optional<uint64_t> memory_available_bytes;
+  std::string memory_bound;
+  std::vector<std::string> memory_unknown;
   std::vector<DaemonCheckpointRow> checkpoints;
   std::vector<DaemonMountRow> mounts;
   // The response by protobuf's JSON mapping, with the field names of the .proto file.

@@ -74,6 +74,18 @@ std::string MountsText(const std::vector<DaemonMountRow>& mounts) {
   return table.ToString();
 }
 
+std::string MemoryText(const DaemonStatus& status) {
+  std::string text;
+  if (status.memory_available_bytes.has_value()) {
+    absl::StrAppend(&text, "memory: ", FormatBytes(*status.memory_available_bytes),
+                    " for a further checkpoint, ", FormatBytes(status.memory_leased_bytes),
+                    " leased; bound by ", status.memory_bound, "\n");
+  }
+  for (const std::string& unknown : status.memory_unknown)
+    absl::StrAppend(&text, "memory: not known: ", unknown, "\n");
+  return text;
+}
+
 }  // namespace
 
 std::string StatusText(const DaemonStatus& status) {
@@ -81,7 +93,8 @@ std::string StatusText(const DaemonStatus& status) {
       "forestaged ", status.version, ", pid ", status.pid, ", up ",
       FormatSeconds(status.uptime_seconds), status.draining ? ", DRAINING" : "", "\nreads with ",
       status.reader, status.reader_reason.empty() ? "" : ": ", status.reader_reason,
-      "\nmetrics: ", status.metrics_address.empty() ? "off" : status.metrics_address, "\n");
+      "\nmetrics: ", status.metrics_address.empty() ? "off" : status.metrics_address, "\n",
+      MemoryText(status));
   if (!status.mounts.empty()) absl::StrAppend(&text, "\n", MountsText(status.mounts));
   if (status.checkpoints.empty()) absl::StrAppend(&text, "\nno checkpoint is staged\n");
   for (const DaemonCheckpointRow& checkpoint : status.checkpoints)

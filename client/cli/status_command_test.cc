@@ -14,6 +14,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST(StatusTextTest, ShowsCheckpointsTheirSessionsAndReadErrors) {
   DaemonStatus status;
@@ -48,6 +49,20 @@ TEST(StatusTextTest, ShowsTheMountsAndHowTheyAreRead) {
   EXPECT_THAT(StatusText(status),
               AllOf(HasSubstr("(in another container)  0:52"), HasSubstr("advice+populate"),
                     HasSubstr("128 KiB"), HasSubstr("small_read_ahead, residency_unknown")));
+}
+
+TEST(StatusTextTest, SaysWhatMayBeStagedAndWhatBoundsIt) {
+  DaemonStatus status;
+  EXPECT_THAT(StatusText(status), Not(HasSubstr("memory")));
+  status.memory_leased_bytes = 512 * kMiB;
+  status.memory_available_bytes = kGiB;
+  status.memory_bound = "memory.max of cgroup /sys/fs/cgroup/x 2.00 GiB - 1.00 GiB headroom";
+  status.memory_unknown = {"limits of cgroups above /sys/fs/cgroup"};
+  EXPECT_THAT(
+      StatusText(status),
+      AllOf(HasSubstr("memory: 1.00 GiB for a further checkpoint, 512 MiB leased; bound by "
+                      "memory.max of cgroup /sys/fs/cgroup/x 2.00 GiB - 1.00 GiB headroom\n"),
+            HasSubstr("memory: not known: limits of cgroups above /sys/fs/cgroup\n")));
 }
 
 TEST(StatusTextTest, SaysThatNothingIsStaged) {

@@ -81,6 +81,15 @@ v1::CheckpointReady ToProto(const CheckpointSummary& summary) {
   return message;
 }
 
+v1::MemoryStatus ToProto(const MemoryStanding& standing) {
+  v1::MemoryStatus message;
+  message.set_leased_bytes(standing.leased_bytes);
+  if (standing.available_bytes.has_value()) message.set_available_bytes(*standing.available_bytes);
+  message.set_bound(standing.bound);
+  for (const std::string& unknown : standing.unknown) message.add_unknown(unknown);
+  return message;
+}
+
 v1::SessionStatus ToProto(const SessionSnapshot& snapshot) {
   v1::SessionStatus message;
   message.mutable_group()->set_name(snapshot.group_name);

@@ -3,6 +3,7 @@
 
 #include "absl/time/time.h"
 
+#include "daemon/memory/memory_ledger.h"
 #include "daemon/session/session_registry.h"
 #include "daemon/session/session_terms.h"
 #include "daemon/staging/staged_checkpoint.h"
@@ -19,6 +20,7 @@ v1::Agreement ToProto(SessionAgreement agreement);
 v1::Decision ToProto(const SessionDecision& decision);
 v1::Progress ToProto(const StagingProgress& progress);
 v1::CheckpointReady ToProto(const CheckpointSummary& summary);
+v1::MemoryStatus ToProto(const MemoryStanding& standing);
 v1::SessionStatus ToProto(const SessionSnapshot& snapshot);
 v1::MountStatus ToProto(const MountTable::Seen& seen);
 

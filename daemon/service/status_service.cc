@@ -45,8 +45,8 @@ void FillTensor(const CatalogView& catalog, const TensorEntryView& tensor,
 }  // namespace
 
 StatusService::StatusService(Options options, SessionRegistry& registry,
-                             const CheckpointStore& store)
-    : options_(std::move(options)), registry_(registry), store_(store) {}
+                             const CheckpointStore& store, const MemoryLedger& memory)
+    : options_(std::move(options)), registry_(registry), store_(store), memory_(memory) {}
 
 grpc::ServerUnaryReactor* StatusService::GetStatus(grpc::CallbackServerContext* context,
                                                    const v1::GetStatusRequest* /*request*/,
@@ -71,6 +71,7 @@ void StatusService::FillStatus(v1::GetStatusResponse& response) const {
   response.set_reader_reason(store_.reader_reason());
   response.set_metrics_address(options_.metrics_address);
   for (const MountTable::Seen& seen : store_.mounts()) *response.add_mounts() = ToProto(seen);
+  *response.mutable_memory() = ToProto(memory_.Standing());
   const std::vector<SessionSnapshot> sessions = registry_.Snapshot();
   for (std::shared_ptr<StagedCheckpoint>& checkpoint : store_.List()) {
     v1::CheckpointStatus& message = *response.add_checkpoints();

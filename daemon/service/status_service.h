@@ -6,6 +6,7 @@
 
 #include "absl/time/time.h"
 
+#include "daemon/memory/memory_ledger.h"
 #include "daemon/session/session_registry.h"
 #include "daemon/staging/staged_checkpoint.h"
 #include "forestage/v1/status.grpc.pb.h"
@@ -21,8 +22,9 @@ class StatusService final : public v1::StatusService::CallbackService {
     absl::Time started_at;
     std::string metrics_address;
   };
-  // Both must outlive it.
-  StatusService(Options options, SessionRegistry& registry, const CheckpointStore& store);
+  // All must outlive it.
+  StatusService(Options options, SessionRegistry& registry, const CheckpointStore& store,
+                const MemoryLedger& memory);
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::GetStatusRequest* request,
@@ -42,6 +44,7 @@ class StatusService final : public v1::StatusService::CallbackService {
   const Options options_;
   SessionRegistry& registry_;
   const CheckpointStore& store_;
+  const MemoryLedger& memory_;
 };
 
 }  // namespace forestage

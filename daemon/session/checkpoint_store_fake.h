@@ -66,6 +66,11 @@ class StagedCheckpointFake : public StagedCheckpoint {
     absl::MutexLock lock(&mutex_);
     return progress_;
   }
+  uint64_t CacheableBytes() const override { return kShardBytes; }
+  uint64_t CachedBytes() const override {
+    absl::MutexLock lock(&mutex_);
+    return cached_bytes_;
+  }
   std::vector<std::string> read_errors() const override { return {}; }
   void Stop() override { board_->Close(); }
 
@@ -78,6 +83,10 @@ class StagedCheckpointFake : public StagedCheckpoint {
   size_t sessions_demanding() const {
     absl::MutexLock lock(&mutex_);
     return demanded_.size();
+  }
+  void SetCachedBytes(uint64_t bytes) {
+    absl::MutexLock lock(&mutex_);
+    cached_bytes_ = bytes;
   }
   void SetProgress(const StagingProgress& progress) {
     absl::MutexLock lock(&mutex_);
@@ -111,6 +120,7 @@ class StagedCheckpointFake : public StagedCheckpoint {
   std::map<SessionId, size_t> demanded_ ABSL_GUARDED_BY(mutex_);
   std::map<SessionId, size_t> urgent_ ABSL_GUARDED_BY(mutex_);
   StagingProgress progress_ ABSL_GUARDED_BY(mutex_);
+  uint64_t cached_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // Thread-safe. One checkpoint a mtime of the first shard.

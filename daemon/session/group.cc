@@ -96,11 +96,24 @@ void Group::Leave(SessionId session) {
     if (!member.signature.has_value()) continue;
     if (earliest == nullptr || member.ready_order < earliest->ready_order) earliest = &member;
   }
-  signature_.reset();
+  const std::optional<CheckpointSignature> before = std::exchange(signature_, std::nullopt);
   if (earliest != nullptr) {
     signature_ = earliest->signature;
     signature_rank_ = earliest->terms.local_rank;
   }
+  if (signature_ != before) refusal_.reset();
+}
+
+std::optional<SessionId> Group::NeedsAdmission() const {
+  if (refusal_.has_value()) return std::nullopt;
+  const std::vector<SessionId> readers = Readers();
+  if (readers.empty()) return std::nullopt;
+  return readers.front();
+}
+
+void Group::SetAdmission(std::string refusal) {
+  CHECK(!refusal_.has_value());
+  refusal_ = std::move(refusal);
 }
 
 void Group::DecideByFounder() {
@@ -133,6 +146,11 @@ Group::Verdict Group::Complete() const {
     verdict.reason =
         absl::StrCat(absl::StrJoin(others, ", "), " sees another checkpoint than rank ",
                      signature_rank_, " (names, sizes, times or headers of the shards differ)");
+  } else if (verdict.policy == SessionPolicy::kRankStripedReadAhead && refusal_.has_value() &&
+             !refusal_->empty()) {
+    verdict.policy = SessionPolicy::kNative;
+    verdict.reason_class = ReasonClass::kNotEnoughMemory;
+    verdict.reason = *refusal_;
   }
   return verdict;
 }
@@ -174,6 +192,8 @@ SessionDecision Group::DecisionFor(const Member& member) const {
   if (!verdict_->reason.empty()) {
     decision.reason_class = verdict_->reason_class;
     decision.reason = verdict_->reason;
+    // What was read was the checkpoint of a rank that has left.
+    if (decision.reason_class == ReasonClass::kNotEnoughMemory) decision.activated = false;
     return decision;
   }
   if (verdict_->policy == SessionPolicy::kRankStripedReadAhead && member.signature != signature_) {
@@ -183,6 +203,14 @@ SessionDecision Group::DecisionFor(const Member& member) const {
     decision.reason =
         absl::StrCat("this rank sees another checkpoint than the group's, which is that of rank ",
                      signature_rank_, " (names, sizes, times or headers of the shards differ)");
+    return decision;
+  }
+  if (verdict_->policy == SessionPolicy::kRankStripedReadAhead && refusal_.has_value() &&
+      !refusal_->empty()) {
+    decision.effective = SessionPolicy::kNative;
+    decision.activated = false;
+    decision.reason_class = ReasonClass::kNotEnoughMemory;
+    decision.reason = *refusal_;
     return decision;
   }
   const std::string decider = DescribeRank(founder_.local_rank, founder_.pid);
@@ -206,8 +234,22 @@ SessionDecision Group::DecisionFor(const Member& member) const {
 bool Group::MayReadAhead(SessionId session) const {
   const Member* member = FindMember(session);
   CHECK(member != nullptr && member->signature.has_value());
+  return MayReadAhead(*member);
+}
+
+bool Group::MayReadAhead(const Member& member) const {
+  if (!member.signature.has_value() || member.signature != signature_) return false;
+  if (refusal_.has_value() && !refusal_->empty()) return false;
   const SessionPolicy policy = verdict_.has_value() ? verdict_->policy : Resolve(founder_.policy);
-  return policy == SessionPolicy::kRankStripedReadAhead && member->signature == signature_;
+  return policy == SessionPolicy::kRankStripedReadAhead;
+}
+
+std::vector<SessionId> Group::Readers() const {
+  std::vector<SessionId> readers;
+  for (const auto& [rank, member] : members_) {
+    if (MayReadAhead(member)) readers.push_back(member.terms.session);
+  }
+  return readers;
 }
 
 std::optional<absl::Time> Group::deadline() const {

@@ -65,8 +65,16 @@ class Group {
   // have reported ready.
   std::vector<Outcome> TakeOutcomes(absl::Time now);
 
+  // Whose checkpoint is to be compared with the node's memory before anybody is told or read for:
+  // a ready rank with the group's signature. nullopt: the answer is here, or nobody would read.
+  std::optional<SessionId> NeedsAdmission() const;
+  // The answer, for the whole group and its life. Empty: it fits. Requires: NeedsAdmission().
+  void SetAdmission(std::string refusal);
+
   // May the daemon read ahead for this session, as far as is known now? Requires: it is ready.
   bool MayReadAhead(SessionId session) const;
+  // The ready sessions of which that is true, by local rank.
+  std::vector<SessionId> Readers() const;
   // Reading ahead was begun for a member; `activated` in later outcomes.
   void NoteReadingBegan() { reading_began_ = true; }
 
@@ -92,6 +100,7 @@ class Group {
   };
 
   const Member* FindMember(SessionId session) const;
+  bool MayReadAhead(const Member& member) const;
   void DecideByFounder();
   // Strict: decides when it is time.
   void MaybeDecide(absl::Time now);
@@ -112,6 +121,8 @@ class Group {
   // verdict, when that rank leaves.
   std::optional<CheckpointSignature> signature_;
   uint32_t signature_rank_ = 0;
+  // Whether memory holds the checkpoint of signature_: unknown, "" or why not.
+  std::optional<std::string> refusal_;
   bool reading_began_ = false;
 };
 

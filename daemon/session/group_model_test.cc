@@ -87,6 +87,7 @@ class GroupPlay {
         if (found != members_.end() && Below(3) == 0) {
           group_.Leave(found->second.terms.session);
           members_.erase(found);
+          AnswerAdmission();
           EXPECT_EQ(group_.empty(), members_.empty());
         }
         break;
@@ -105,7 +106,20 @@ class GroupPlay {
   void BecomeReady(ModelMember& member) {
     member.signature = CheckpointSignature{static_cast<uint8_t>(Below(8) == 0 ? 2 : 1)};
     group_.ReportReady(member.terms.session, *member.signature);
+    AnswerAdmission();
     if (group_.MayReadAhead(member.terms.session)) group_.NoteReadingBegan();
+  }
+
+  // As the registry does: whoever asks is answered before anybody is told.
+  void AnswerAdmission() {
+    const std::optional<SessionId> asker = group_.NeedsAdmission();
+    if (!asker.has_value()) return;
+    EXPECT_TRUE(group_.MayReadAhead(*asker));
+    const bool fits = Below(3) != 0;
+    group_.SetAdmission(fits ? "" : "too big");
+    EXPECT_EQ(group_.NeedsAdmission(), std::nullopt);
+    EXPECT_EQ(group_.MayReadAhead(*asker), fits);
+    EXPECT_EQ(group_.Readers().empty(), !fits);
   }
 
   bool AllReady() const {
@@ -173,6 +187,11 @@ class GroupPlay {
     EXPECT_NE(decision.effective, SessionPolicy::kAuto);
     EXPECT_FALSE(decision.reason.empty());
     EXPECT_EQ(decision.reason.find('\n'), std::string::npos);
+    if (decision.reason_class == ReasonClass::kNotEnoughMemory) {
+      EXPECT_EQ(decision.effective, SessionPolicy::kNative);
+      EXPECT_EQ(decision.reason, "too big");
+      EXPECT_FALSE(decision.activated);
+    }
     if (decision.effective == SessionPolicy::kRankStripedReadAhead) {
       EXPECT_NE(founder_.policy, SessionPolicy::kNative);
       // One checkpoint for all who read together, for the life of the group.

@@ -181,6 +181,47 @@ TEST(GroupTest, StrictRankThatLeftDoesNotStandForTheGroup) {
   EXPECT_EQ(outcomes[0].decision.effective, SessionPolicy::kRankStripedReadAhead);
 }
 
+TEST(GroupTest, WhatDoesNotFitIsNativeForTheWholeGroup) {
+  Group group(Eager(0, 2), kDeadline);
+  ASSERT_OK(group.Join(Eager(0, 2)));
+  EXPECT_EQ(group.NeedsAdmission(), std::nullopt) << "nobody is ready";
+  group.ReportReady(100, kSignature);
+  EXPECT_EQ(group.NeedsAdmission(), 100u);
+  group.SetAdmission("needs more than there is");
+  EXPECT_EQ(group.NeedsAdmission(), std::nullopt) << "asked once";
+  EXPECT_FALSE(group.MayReadAhead(100));
+  const SessionDecision first = OnlyDecision(group);
+  EXPECT_EQ(first.effective, SessionPolicy::kNative);
+  EXPECT_EQ(first.reason_class, ReasonClass::kNotEnoughMemory);
+  EXPECT_EQ(first.reason, "needs more than there is");
+  group.Leave(100);
+  ASSERT_OK(group.Join(Eager(1, 2, SessionPolicy::kRankStripedReadAhead)));
+  group.ReportReady(101, kSignature);
+  EXPECT_EQ(group.NeedsAdmission(), std::nullopt);
+  EXPECT_EQ(OnlyDecision(group).reason, first.reason);
+}
+
+TEST(GroupTest, NobodyAsksForMemoryOfANativeGroup) {
+  Group group(Eager(0, 1, SessionPolicy::kNative), kDeadline);
+  ASSERT_OK(group.Join(Eager(0, 1, SessionPolicy::kNative)));
+  group.ReportReady(100, kSignature);
+  EXPECT_EQ(group.NeedsAdmission(), std::nullopt);
+}
+
+TEST(GroupTest, StrictAsksAnewForTheCheckpointThatBecomesTheGroups) {
+  Group group(Strict(0, 3), kDeadline);
+  ASSERT_OK(group.Join(Strict(0, 3)));
+  ASSERT_OK(group.Join(Strict(1, 3)));
+  group.ReportReady(100, kOtherSignature);
+  group.SetAdmission("too big");
+  group.ReportReady(101, kSignature);
+  group.Leave(100);
+  EXPECT_EQ(group.NeedsAdmission(), 101u);
+  group.SetAdmission("");
+  EXPECT_TRUE(group.MayReadAhead(101));
+  EXPECT_THAT(group.Readers(), ::testing::ElementsAre(101u));
+}
+
 TEST(GroupTest, RestartedRankGetsTheStoredDecision) {
   Group group(Strict(0, 2), kDeadline);
   ASSERT_OK(group.Join(Strict(0, 2)));

@@ -32,6 +32,8 @@ absl::string_view ReasonClassName(ReasonClass reason_class) {
       return "signature_mismatch";
     case ReasonClass::kGroupIncomplete:
       return "group_incomplete";
+    case ReasonClass::kNotEnoughMemory:
+      return "not_enough_memory";
   }
   return "unknown";
 }

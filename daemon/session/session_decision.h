@@ -30,6 +30,7 @@ enum class ReasonClass {
   kNativeInGroup,      // "native_in_group": a rank of the group asked for native first
   kSignatureMismatch,  // "signature_mismatch": ranks see different checkpoints
   kGroupIncomplete,    // "group_incomplete": strict, and ranks were missing at the deadline
+  kNotEnoughMemory,    // "not_enough_memory": the node has no room for the checkpoint's pages
 };
 absl::string_view ReasonClassName(ReasonClass reason_class);
 

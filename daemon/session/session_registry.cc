@@ -65,6 +65,10 @@ struct SessionRegistry::Session {
   std::shared_ptr<StagedCheckpoint> staged;
   // The daemon may read ahead for it.
   bool reading = false;
+  // Of the checkpoint's pages in memory. Null: not reading, or nobody counts.
+  std::shared_ptr<const MemoryLease> lease;
+  // When it became ready, as far as it was asked.
+  uint64_t resident_bytes = 0;
   size_t demand_items = 0;
   std::optional<SessionDecision> decision;
   std::vector<bool> consumed;  // by tensor
@@ -74,6 +78,14 @@ struct SessionRegistry::Session {
   bool told_complete = false;
   absl::Time next_progress = absl::InfinitePast();
 };
+
+// What a session's checkpoint wants of the node's memory: room for all of it, since a demand comes
+// after the decision.
+MemoryRequest SessionRegistry::RequestOf(const Session& session) {
+  return {.checkpoint = session.staged.get(),
+          .wanted_bytes = session.staged->CacheableBytes(),
+          .resident_bytes = session.resident_bytes};
+}
 
 SessionRegistry::SessionRegistry(Options options, CheckpointStore& store, ExitWatch& exit_watch,
                                  SessionObserver* observer)
@@ -212,12 +224,23 @@ void SessionRegistry::Prepare(Session& session) {
   session.received.clear();
   const size_t lanes = std::min<size_t>(session.terms.local_size, options_.lanes_max);
   preparation_pool_.Submit([this, id = session.id, path = session.terms.path, shards, lanes] {
-    OnPrepared(id, store_.Acquire(path, std::move(*shards), lanes));
+    absl::StatusOr<std::shared_ptr<StagedCheckpoint>> acquired =
+        store_.Acquire(path, std::move(*shards), lanes);
+    const uint64_t resident_bytes = acquired.ok() ? AskResidentBytes(**acquired) : 0;
+    OnPrepared(id, std::move(acquired), resident_bytes);
   });
 }
 
+uint64_t SessionRegistry::AskResidentBytes(const StagedCheckpoint& staged) const {
+  const MemoryRequest cold = {
+      .checkpoint = &staged, .wanted_bytes = staged.CacheableBytes(), .resident_bytes = 0};
+  if (options_.memory == nullptr || options_.memory->Fits(cold)) return 0;
+  return staged.CachedBytes();
+}
+
 void SessionRegistry::OnPrepared(SessionId id,
-                                 absl::StatusOr<std::shared_ptr<StagedCheckpoint>> result) {
+                                 absl::StatusOr<std::shared_ptr<StagedCheckpoint>> result,
+                                 uint64_t resident_bytes) {
   absl::MutexLock lock(&mutex_);
   Session* session = Find(id);
   if (!result.ok()) {
@@ -225,6 +248,7 @@ void SessionRegistry::OnPrepared(SessionId id,
   } else if (session == nullptr) {
     ReleaseLater(std::move(*result));
   } else {
+    session->resident_bytes = resident_bytes;
     BecomeReady(*session, std::move(*result));
   }
 }
@@ -240,15 +264,39 @@ void SessionRegistry::BecomeReady(Session& session, std::shared_ptr<StagedCheckp
                                   .tensor_count = catalog.tensor_count()});
   Group& group = *groups_.at(session.group_key);
   group.ReportReady(session.id, catalog.signature());
-  if (group.MayReadAhead(session.id)) {
-    session.reading = true;
-    group.NoteReadingBegan();
-    if (!session.terms.demand_follows) session.staged->AddDemandForEverything(session.id);
-  }
+  StartReading(group);
   for (auto& waiter : session.waiters) waiter(DuplicateDelivery(checkpoint));
   session.waiters.clear();
   GiveOutcomes(group);
   exit_watch_.Wake();
+}
+
+void SessionRegistry::StartReading(Group& group) {
+  AskAdmission(group);
+  for (const SessionId id : group.Readers()) {
+    Session& session = *Find(id);
+    if (session.reading) continue;
+    // The group's answer stands, also for a rank that comes after all others of its checkpoint.
+    if (session.lease == nullptr && options_.memory != nullptr) {
+      session.lease = options_.memory->Renew(RequestOf(session));
+    }
+    session.reading = true;
+    group.NoteReadingBegan();
+    if (!session.terms.demand_follows) session.staged->AddDemandForEverything(session.id);
+  }
+}
+
+void SessionRegistry::AskAdmission(Group& group) {
+  const std::optional<SessionId> asker = group.NeedsAdmission();
+  if (!asker.has_value()) return;
+  if (options_.memory == nullptr) return group.SetAdmission("");
+  Session& session = *Find(*asker);
+  MemoryAdmission admission = options_.memory->Admit(RequestOf(session));
+  session.lease = std::move(admission.lease);
+  if (session.lease == nullptr && observer_ != nullptr) {
+    observer_->OnAdmissionRefused(MemoryBoundKindName(admission.bound_kind));
+  }
+  group.SetAdmission(std::move(admission.reason));
 }
 
 void SessionRegistry::GiveOutcomes(Group& group) {
@@ -271,12 +319,14 @@ void SessionRegistry::GiveOutcomes(Group& group) {
     }
     session.listener->OnDecision(decision);
   }
+  ReportCounts();
 }
 
 void SessionRegistry::StopReadingFor(Session& session) {
   if (!session.reading) return;
   session.reading = false;
   session.staged->RemoveSession(session.id);
+  session.lease = nullptr;
 }
 
 void SessionRegistry::WhenReady(SessionId id,
@@ -433,9 +483,13 @@ void SessionRegistry::End(SessionId id, absl::string_view outcome, const absl::S
   tokens_.erase(session->token);
   exit_watch_.Forget(id);
   const auto group = groups_.find(session->group_key);
-  group->second->Leave(id);
-  if (group->second->empty()) groups_.erase(group);
   StopReadingFor(*session);
+  group->second->Leave(id);
+  if (group->second->empty()) {
+    groups_.erase(group);
+  } else {
+    StartReading(*group->second);
+  }
   const absl::Status answer =
       status.ok() ? absl::CancelledError("the client closed the session") : status;
   for (auto& waiter : session->waiters) waiter(answer);
@@ -456,6 +510,7 @@ void SessionRegistry::ReportCounts() {
   if (observer_ == nullptr) return;
   observer_->OnSessionCount(sessions_.size());
   observer_->OnGroupCount(groups_.size());
+  if (options_.memory != nullptr) observer_->OnLeasedBytes(options_.memory->leased_bytes());
 }
 
 void SessionRegistry::ReleaseLater(std::shared_ptr<StagedCheckpoint> checkpoint) {

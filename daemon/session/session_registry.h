@@ -27,6 +27,7 @@
 #include "common/descriptor_protocol.h"
 #include "common/peer_identity.h"
 #include "common/unique_fd.h"
+#include "daemon/memory/memory_ledger.h"
 #include "daemon/session/exit_watch.h"
 #include "daemon/session/group.h"
 #include "daemon/session/session_decision.h"
@@ -69,6 +70,10 @@ class SessionObserver {
   virtual void OnDecision(absl::string_view effective, absl::string_view reason_class) = 0;
   virtual void OnConsumed(uint64_t bytes) = 0;
   virtual void OnMajorFaults(uint64_t count) = 0;
+  // A group's checkpoint does not fit into memory: "node", "cgroup", "setting".
+  virtual void OnAdmissionRefused(absl::string_view bound) = 0;
+  // What checkpoints have leased of the node's memory now.
+  virtual void OnLeasedBytes(uint64_t bytes) = 0;
 };
 
 // Descriptors for a rank; its own duplicates.
@@ -104,6 +109,8 @@ class SessionRegistry {
     absl::Duration descriptor_timeout = absl::Seconds(30);
     // The clock.
     std::function<absl::Time()> now;
+    // Whom to ask before reading ahead. Outlives the registry. Null: memory is without end.
+    MemoryLedger* memory = nullptr;
   };
   // All must outlive it. `observer` may be null.
   SessionRegistry(Options options, CheckpointStore& store, ExitWatch& exit_watch,
@@ -176,10 +183,17 @@ class SessionRegistry {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Session* Find(SessionId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Prepare(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OnPrepared(SessionId id, absl::StatusOr<std::shared_ptr<StagedCheckpoint>> result)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // How much of it is in memory, where that can matter. Takes its time.
+  uint64_t AskResidentBytes(const StagedCheckpoint& staged) const;
+  void OnPrepared(SessionId id, absl::StatusOr<std::shared_ptr<StagedCheckpoint>> result,
+                  uint64_t resident_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void BecomeReady(Session& session, std::shared_ptr<StagedCheckpoint> staged)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Compares the group's checkpoint with the node's memory, where that is still to be done, and
+  // begins to read for every rank that may be read for.
+  void StartReading(Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static MemoryRequest RequestOf(const Session& session);
+  void AskAdmission(Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveOutcomes(Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StopReadingFor(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(SessionId id, absl::string_view outcome, const absl::Status& status)

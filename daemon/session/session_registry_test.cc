@@ -22,6 +22,7 @@
 #include <sys/wait.h>
 
 #include "common/status_matchers.h"
+#include "common/temporary_directory_for_test.h"
 #include "daemon/session/checkpoint_store_fake.h"
 #include "daemon/session/session_loop.h"
 
@@ -141,6 +142,9 @@ class IdleProcess {
 
 class SessionRegistryTest : public ::testing::Test {
  protected:
+  explicit SessionRegistryTest(uint64_t memory_limit_bytes = kNoMemoryLimit)
+      : ledger_({.root = machine_.path(), .headroom = {}, .limit_bytes = memory_limit_bytes}) {}
+
   struct Opened {
     SessionId id = 0;
     std::shared_ptr<RecordingListener> listener = std::make_shared<RecordingListener>();
@@ -195,7 +199,8 @@ class SessionRegistryTest : public ::testing::Test {
             .lanes_max = 2,
             .agreement_timeout = absl::Seconds(60),
             .descriptor_timeout = absl::Seconds(30),
-            .now = [this] { return absl::FromUnixNanos(now_ns_.load()); }};
+            .now = [this] { return absl::FromUnixNanos(now_ns_.load()); },
+            .memory = &ledger_};
   }
 
   // Stands for the client's process; ours cannot exit.
@@ -203,6 +208,9 @@ class SessionRegistryTest : public ::testing::Test {
   std::atomic<int64_t> now_ns_ = 0;
   CheckpointStoreFake store_;
   std::unique_ptr<ExitWatch> exit_watch_ = *ExitWatch::Create();
+  // Of a machine whose kernel says nothing: only the setting bounds.
+  const TemporaryDirectoryForTest machine_;
+  MemoryLedger ledger_;
   SessionRegistry registry_{Options(), store_, *exit_watch_, nullptr};
 };
 
@@ -505,6 +513,173 @@ TEST_F(SessionRegistryTest, NeitherEndNorOpenWaitsForStorage) {
   EXPECT_EQ(again.listener->WaitForDecision().effective, SessionPolicy::kRankStripedReadAhead);
 }
 
+// Room for one checkpoint of the fake store, not for two.
+class AdmissionTest : public SessionRegistryTest {
+ protected:
+  explicit AdmissionTest(uint64_t memory_limit_bytes = 2 * StagedCheckpointFake::kShardBytes - 1)
+      : SessionRegistryTest(memory_limit_bytes) {}
+
+  static SessionTerms TermsOf(int64_t checkpoint, uint32_t rank, uint32_t size) {
+    SessionTerms terms = Terms(rank, size);
+    terms.path = absl::StrCat("/models/", checkpoint);
+    terms.shards[0].mtime_ns = checkpoint;
+    return terms;
+  }
+  SessionPolicy PolicyOf(const Opened& opened) {
+    return opened.listener->WaitForDecision().effective;
+  }
+};
+
+class NoRoomTest : public AdmissionTest {
+ protected:
+  NoRoomTest() : AdmissionTest(StagedCheckpointFake::kShardBytes - 1) {}
+};
+
+TEST_F(NoRoomTest, TheWholeGroupGetsNativeWithTheNumbersAlsoWhoAskedByName) {
+  const Opened first = OpenReady(Terms(0, 2));
+  SessionTerms by_name = Terms(1, 2);
+  by_name.policy = SessionPolicy::kRankStripedReadAhead;
+  const Opened second = OpenReady(by_name);
+  for (const Opened& rank : {first, second}) {
+    const SessionDecision decision = rank.listener->WaitForDecision();
+    EXPECT_EQ(decision.effective, SessionPolicy::kNative);
+    EXPECT_FALSE(decision.activated);
+    EXPECT_EQ(decision.reason_class, ReasonClass::kNotEnoughMemory);
+    EXPECT_EQ(decision.reason,
+              "checkpoint needs 4.00 KiB of memory, 3.99 KiB available: memory-limit 3.99 KiB");
+  }
+  // Nothing is read, whatever they ask for.
+  registry_.AddDemand(first.id, {{.tensor_index = 0, .begin = 0, .end = 0}});
+  const uint64_t extent = 0;
+  registry_.AddUrgent(second.id, {&extent, 1});
+  EXPECT_EQ(store_.checkpoint(1)->sessions_demanding(), 0u);
+  EXPECT_EQ(ledger_.leased_bytes(), 0u);
+}
+
+TEST_F(NoRoomTest, AStrictGroupIsToldTogetherAndNothingIsReadMeanwhile) {
+  const Opened first = OpenReady(StrictTerms(0, 2));
+  registry_.Tick();
+  EXPECT_FALSE(first.listener->has_decision());
+  EXPECT_EQ(store_.checkpoint(1)->sessions_demanding(), 0u);
+  const Opened second = OpenReady(StrictTerms(1, 2));
+  for (const Opened& rank : {first, second}) {
+    const SessionDecision decision = rank.listener->WaitForDecision();
+    EXPECT_EQ(decision.effective, SessionPolicy::kNative);
+    EXPECT_EQ(decision.reason_class, ReasonClass::kNotEnoughMemory);
+    EXPECT_FALSE(decision.activated);
+  }
+}
+
+TEST_F(NoRoomTest, NativeIsGivenForItsOwnReason) {
+  SessionTerms native = Terms(0, 1);
+  native.policy = SessionPolicy::kNative;
+  const Opened rank = OpenReady(native);
+  EXPECT_EQ(rank.listener->WaitForDecision().reason_class, ReasonClass::kRequested);
+}
+
+TEST_F(NoRoomTest, PagesInMemoryThatOthersPayForAreCountedAsSuch) {
+  machine_.Write("proc/self/cgroup", "0::/x\n");
+  machine_.Write("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+  machine_.Write("sys/fs/cgroup/x/memory.max", "2048\n");
+  machine_.Write("sys/fs/cgroup/x/memory.current", "0\n");
+  machine_.Write("sys/fs/cgroup/x/memory.stat", "file 0\n");
+  SessionTerms native = Terms(0, 2);
+  native.policy = SessionPolicy::kNative;
+  const Opened holder = OpenReady(native);
+  store_.checkpoint(1)->SetCachedBytes(3000);
+  SessionTerms other_group = Terms(0, 1);
+  other_group.group_name = "other";
+  const Opened rank = OpenReady(other_group);
+  // The cgroup has 1024 bytes and need not pay for 3000, which is not what bounds any more.
+  EXPECT_THAT(rank.listener->WaitForDecision().reason,
+              AllOf(HasSubstr("3.92 KiB available"), HasSubstr("+ 2.92 KiB in memory already")));
+}
+
+TEST_F(AdmissionTest, WhatIsUnderLeaseIsNotPushedOut) {
+  const Opened a = OpenReady(TermsOf(1, 0, 1));
+  EXPECT_EQ(PolicyOf(a), SessionPolicy::kRankStripedReadAhead);
+  const Opened b = OpenReady(TermsOf(2, 0, 1));
+  const SessionDecision refused = b.listener->WaitForDecision();
+  EXPECT_EQ(refused.effective, SessionPolicy::kNative);
+  EXPECT_THAT(refused.reason, HasSubstr("- 4.00 KiB leased to other checkpoints"));
+  registry_.Close(b.id);
+  registry_.Close(a.id);
+  const Opened again = OpenReady(TermsOf(2, 0, 1));
+  EXPECT_EQ(PolicyOf(again), SessionPolicy::kRankStripedReadAhead);
+}
+
+TEST_F(AdmissionTest, TheLeaseEndsWithTheLastSessionOfAllGroupsOnTheCheckpoint) {
+  const Opened first = OpenReady(TermsOf(1, 0, 2));
+  const Opened second = OpenReady(TermsOf(1, 1, 2));
+  SessionTerms other_group = TermsOf(1, 0, 1);
+  other_group.group_name = "other";
+  const Opened third = OpenReady(other_group);
+  EXPECT_EQ(PolicyOf(third), SessionPolicy::kRankStripedReadAhead);
+  EXPECT_EQ(ledger_.leased_bytes(), StagedCheckpointFake::kShardBytes);
+  registry_.Close(first.id);
+  registry_.Close(third.id);
+  EXPECT_EQ(ledger_.leased_bytes(), StagedCheckpointFake::kShardBytes);
+  registry_.Close(second.id);
+  EXPECT_EQ(ledger_.leased_bytes(), 0u);
+}
+
+TEST_F(AdmissionTest, AGroupKeepsItsAnswerWhateverMemoryBecomes) {
+  const Opened a = OpenReady(TermsOf(1, 0, 1));
+  const Opened refused = OpenReady(TermsOf(2, 0, 2));
+  EXPECT_EQ(PolicyOf(refused), SessionPolicy::kNative);
+  registry_.Close(a.id);
+  const Opened late = OpenReady(TermsOf(2, 1, 2));
+  EXPECT_EQ(PolicyOf(late), SessionPolicy::kNative);
+  EXPECT_EQ(late.listener->WaitForDecision().reason, refused.listener->WaitForDecision().reason);
+}
+
+TEST_F(AdmissionTest, AnAdmittedGroupsLateRankIsReadForThoughAnotherTookTheMemory) {
+  // The first rank sees checkpoint 1 and leaves; one that sees another keeps the group alive.
+  const Opened first = OpenReady(TermsOf(1, 0, 3));
+  SessionTerms other_view = TermsOf(1, 1, 3);
+  other_view.shards[0].mtime_ns = 3;
+  const Opened alone = OpenReady(other_view);
+  EXPECT_EQ(PolicyOf(alone), SessionPolicy::kNative);
+  registry_.Close(first.id);
+  const Opened b = OpenReady(TermsOf(2, 0, 1));
+  EXPECT_EQ(PolicyOf(b), SessionPolicy::kRankStripedReadAhead);
+  const Opened late = OpenReady(TermsOf(1, 2, 3));
+  EXPECT_EQ(PolicyOf(late), SessionPolicy::kRankStripedReadAhead) << "one decision a group";
+  EXPECT_EQ(ledger_.leased_bytes(), 2 * StagedCheckpointFake::kShardBytes);
+}
+
+TEST_F(AdmissionTest, AStrictGroupThatEndsNativeGivesItsMemoryBack) {
+  SessionTerms strict = StrictTerms(0, 2);
+  strict.agreement_timeout = absl::Seconds(5);
+  const Opened rank = OpenReady(strict);
+  registry_.Tick();
+  EXPECT_EQ(ledger_.leased_bytes(), StagedCheckpointFake::kShardBytes);
+  Advance(absl::Seconds(5));
+  registry_.Tick();
+  EXPECT_EQ(rank.listener->WaitForDecision().reason_class, ReasonClass::kGroupIncomplete);
+  EXPECT_EQ(ledger_.leased_bytes(), 0u);
+}
+
+TEST_F(AdmissionTest, AStrictRankThatTakesOverTheGroupIsComparedAndReadFor) {
+  const Opened first = OpenReady(StrictTerms(0, 2));
+  SessionTerms other_view = StrictTerms(1, 2);
+  other_view.shards[0].mtime_ns = 3;
+  const Opened second = OpenReady(other_view);
+  // All are ready and do not agree: that decides. So the first one leaves before.
+  EXPECT_EQ(second.listener->WaitForDecision().reason_class, ReasonClass::kSignatureMismatch);
+  registry_.Close(first.id);
+  registry_.Close(second.id);
+
+  const Opened early = OpenReady(StrictTerms(0, 3));
+  other_view = StrictTerms(1, 3);
+  other_view.shards[0].mtime_ns = 3;
+  const Opened heir = OpenReady(other_view);
+  EXPECT_EQ(store_.checkpoint(3)->demanded(heir.id), 0u);
+  registry_.Close(early.id);
+  EXPECT_EQ(store_.checkpoint(3)->demanded(heir.id), 2u);
+  EXPECT_EQ(ledger_.leased_bytes(), StagedCheckpointFake::kShardBytes);
+}
+
 // Many threads open, prepare, ask and end at once; what is left in the end is nothing.
 TEST_F(SessionRegistryTest, SurvivesEverythingAtOnce) {
   SessionLoop loop(*exit_watch_, registry_);
@@ -528,6 +703,7 @@ TEST_F(SessionRegistryTest, SurvivesEverythingAtOnce) {
   EXPECT_TRUE(registry_.WaitUntilIdle(absl::Now() + kPatience));
   EXPECT_TRUE(registry_.Snapshot().empty());
   EXPECT_EQ(store_.checkpoint(1), nullptr);
+  EXPECT_EQ(ledger_.leased_bytes(), 0u);
 }
 
 }  // namespace

@@ -82,6 +82,12 @@ class StagedCheckpoint {
   virtual void RemoveSession(SessionId session) = 0;
 
   virtual StagingProgress progress() const = 0;
+  // Bytes of the files that the page cache takes memory for: all but those of file systems that
+  // live in memory themselves.
+  virtual uint64_t CacheableBytes() const = 0;
+  // Of these: in the page cache now, whoever brought them in; 0 where the kernel does not say. Asks
+  // page by page: takes its time.
+  virtual uint64_t CachedBytes() const = 0;
   // The first errors of reads, oldest first, at most limits' kReadErrorsKept.
   virtual std::vector<std::string> read_errors() const = 0;
   // Lanes stop after what is in flight (cancelled where the kernel can), the board is closed. Does

@@ -53,6 +53,8 @@ class Stager {
   void AddUrgent(SessionId session, absl::Span<const uint64_t> extents) ABSL_LOCKS_EXCLUDED(mutex_);
   void RemoveSession(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  uint64_t CacheableBytes() const;
+  uint64_t CachedBytes() const;
   StagingProgress progress() const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<std::string> read_errors() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Closes the board and tells the lanes to end. Does not wait.
@@ -103,6 +105,8 @@ class Stager {
   // Constant after construction.
   const std::string path_label_;
   const std::vector<std::unique_ptr<ShardFile>> files_;
+  // By file: its pages are in memory whether it is staged or not.
+  const std::vector<bool> lives_in_memory_;
   const ExtentMap extents_;
   const std::shared_ptr<StagingBoard> board_;
   const std::shared_ptr<LaneWaker> waker_;

@@ -48,6 +48,8 @@ class StripedCheckpoint : public StagedCheckpoint {
   void AddUrgent(SessionId session, absl::Span<const uint64_t> extent_indexes) override;
   void RemoveSession(SessionId session) override { stager_->RemoveSession(session); }
 
+  uint64_t CacheableBytes() const override { return stager_->CacheableBytes(); }
+  uint64_t CachedBytes() const override { return stager_->CachedBytes(); }
   StagingProgress progress() const override { return stager_->progress(); }
   std::vector<std::string> read_errors() const override { return stager_->read_errors(); }
   void Stop() override { stager_->Stop(); }

@@ -16,13 +16,10 @@ constexpr absl::string_view kErrorClasses[] = {"io",      "stale",      "timeout
 constexpr absl::string_view kOutcomes[] = {"closed",   "process_exit", "replaced",
                                            "draining", "error",        "other"};
 constexpr absl::string_view kPolicies[] = {"native", "rank_striped_read_ahead", "other"};
-constexpr absl::string_view kReasons[] = {"requested",
-                                          "chosen_by_daemon",
-                                          "decided_by_group",
-                                          "native_in_group",
-                                          "signature_mismatch",
-                                          "group_incomplete",
-                                          "other"};
+constexpr absl::string_view kReasons[] = {
+    "requested",          "chosen_by_daemon", "decided_by_group",  "native_in_group",
+    "signature_mismatch", "group_incomplete", "not_enough_memory", "other"};
+constexpr absl::string_view kBounds[] = {"node", "cgroup", "setting", "other"};
 constexpr absl::string_view kCodes[] = {"INVALID_ARGUMENT",
                                         "ALREADY_EXISTS",
                                         "PERMISSION_DENIED",
@@ -43,6 +40,7 @@ constexpr LabelDescription kCheckpointLabels[] = {
 constexpr LabelDescription kOutcomeLabels[] = {{"outcome", kOutcomes, ""}};
 constexpr LabelDescription kDecisionLabels[] = {{"effective", kPolicies, ""},
                                                 {"reason", kReasons, ""}};
+constexpr LabelDescription kBoundLabels[] = {{"bound", kBounds, ""}};
 constexpr LabelDescription kCodeLabels[] = {{"code", kCodes, ""}};
 
 constexpr MetricDescription kTable[] = {
@@ -101,9 +99,16 @@ constexpr MetricDescription kTable[] = {
      MetricType::kCounter,
      "Major page faults that clients reported of their own processes.",
      {}},
+    {Metric::kMemoryLeasedBytes,
+     "forestage_memory_leased_bytes",
+     MetricType::kGauge,
+     "Memory that checkpoints were promised and still have a reader for.",
+     {}},
+    {Metric::kAdmissionsRefused, "forestage_admissions_refused_total", MetricType::kCounter,
+     "Groups whose checkpoint did not fit into memory, by what bounds it.", kBoundLabels},
 };
 static_assert(std::size(kTable) == kMetricCount);
-static_assert(kMetricCount == static_cast<size_t>(Metric::kClientMajorFaults) + 1);
+static_assert(kMetricCount == static_cast<size_t>(Metric::kAdmissionsRefused) + 1);
 
 constexpr bool RowsFollowTheEnum() {
   for (size_t i = 0; i < kMetricCount; ++i) {

@@ -28,8 +28,10 @@ enum class Metric : size_t {
   kOpensRefused,
   kConsumedBytes,
   kClientMajorFaults,
+  kMemoryLeasedBytes,
+  kAdmissionsRefused,
 };
-inline constexpr size_t kMetricCount = 16;
+inline constexpr size_t kMetricCount = 18;
 
 enum class MetricType { kCounter, kGauge, kHistogram };
 // "counter", "gauge", "histogram": as in a # TYPE line.

@@ -112,6 +112,8 @@ class Telemetry::Implementation {
   LabelledCounter opens_refused_{*registry_, Metric::kOpensRefused};
   LabelledCounter consumed_bytes_{*registry_, Metric::kConsumedBytes};
   LabelledCounter client_major_faults_{*registry_, Metric::kClientMajorFaults};
+  prometheus::Gauge& memory_leased_bytes_ = AddGauge(*registry_, Metric::kMemoryLeasedBytes);
+  LabelledCounter admissions_refused_{*registry_, Metric::kAdmissionsRefused};
   // Null when off. Last, so that no scrape runs while the rest goes.
   std::unique_ptr<MetricsEndpoint> endpoint_;
 };
@@ -171,6 +173,14 @@ void Telemetry::OnConsumed(uint64_t bytes) {
 
 void Telemetry::OnMajorFaults(uint64_t count) {
   implementation_->client_major_faults_.Add({}, static_cast<double>(count));
+}
+
+void Telemetry::OnAdmissionRefused(absl::string_view bound) {
+  implementation_->admissions_refused_.Add({bound}, 1);
+}
+
+void Telemetry::SetLeasedBytes(uint64_t bytes) {
+  implementation_->memory_leased_bytes_.Set(static_cast<double>(bytes));
 }
 
 }  // namespace forestage

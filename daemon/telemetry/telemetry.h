@@ -46,7 +46,7 @@ class Telemetry : public StagingObserver {
   void OnSessionEnded(absl::string_view outcome);
   // One a session: effective policy's name and the kind of reason: "requested",
   // "chosen_by_daemon", "decided_by_group", "native_in_group", "signature_mismatch",
-  // "group_incomplete".
+  // "group_incomplete", "not_enough_memory".
   void OnDecision(absl::string_view effective, absl::string_view reason_class);
   // A stream that ended with an error before it was a session, by status code.
   void OnOpenRefused(const absl::Status& status);
@@ -54,6 +54,9 @@ class Telemetry : public StagingObserver {
   void OnConsumed(uint64_t bytes);
   // A client's process had `count` more major faults than at its last report.
   void OnMajorFaults(uint64_t count);
+  // A group's checkpoint did not fit: "node", "cgroup", "setting".
+  void OnAdmissionRefused(absl::string_view bound);
+  void SetLeasedBytes(uint64_t bytes);
 
  private:
   class Implementation;

@@ -156,6 +156,8 @@ class StagedCheckpointFake : public StagedCheckpoint {
   void AddUrgent(SessionId, absl::Span<const uint64_t>) override {}
   void RemoveSession(SessionId) override {}
   StagingProgress progress() const override { return progress_; }
+  uint64_t CacheableBytes() const override { return 0; }
+  uint64_t CachedBytes() const override { return 0; }
   std::vector<std::string> read_errors() const override { return {}; }
   void Stop() override {}
 
