@@ -24,6 +24,12 @@ struct Config {
   // Unix socket of the gRPC API. The descriptor socket is beside it: the same path +
   // ".descriptors".
   std::string socket_path = kSocketPathDefault;
+  // Group of these two: a name or a number; empty: the daemon's own.
+  std::string socket_group;
+  // Their mode. To connect needs the right to write.
+  uint32_t socket_mode = 0660;
+  // Unix socket for administrators (root and the daemon's own user). Empty: socket_path + ".admin".
+  std::string admin_socket_path;
   // host:port on a loopback address, or "none". Port 0 takes a free one.
   std::string metrics_address = "127.0.0.1:9748";
   ReaderChoice reader = ReaderChoice::kAuto;

@@ -71,8 +71,9 @@ inline constexpr absl::Duration kProgressPeriod = absl::Milliseconds(500);
 // in such a thread while the first of them reads the headers, so a large group needs many.
 inline constexpr size_t kPreparationThreadsMax = 64;
 inline constexpr size_t kReleaseThreadsMax = 8;
-// Open connections on each of the two sockets.
+// Open connections on each of the two sockets for ranks, and on the administrators' socket.
 inline constexpr size_t kConnectionsMax = 1024;
+inline constexpr size_t kAdminConnectionsMax = 64;
 // A connection of the descriptor socket that says nothing for so long is closed.
 inline constexpr absl::Duration kDescriptorIdleTimeout = absl::Seconds(60);
 // Page size of ListTensors.

@@ -95,7 +95,7 @@ size_t OpenDescriptors() {
 class DescriptorExchangeTest : public ::testing::Test {
  protected:
   void StartWith(const DescriptorExchange::Options& options) {
-    auto listener = UnixListener::Bind(path_, SOCK_SEQPACKET);
+    auto listener = UnixListener::Bind({.path = path_, .type = SOCK_SEQPACKET});
     ASSERT_OK(listener);
     auto exchange = DescriptorExchange::Create(options, std::move(*listener), directory_);
     ASSERT_OK(exchange);
