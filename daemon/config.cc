@@ -216,12 +216,19 @@ constexpr Setting kSettings[] = {
     {"sessions-max", "COUNT", "Most sessions at one time; a further open is refused",
      "a number from 1 to 65536", ParseCount<&Config::sessions_max, kSessionsMax>,
      FormatCount<&Config::sessions_max>},
+    {"sessions-per-uid-max", "COUNT",
+     "Most sessions of one user at one time, those included that have ended while their storage "
+     "does "
+     "not answer; a further open is refused",
+     "a number from 1 to 65536", ParseCount<&Config::sessions_per_user_max, kSessionsMax>,
+     FormatCount<&Config::sessions_per_user_max>},
     {"agreement-timeout", "DURATION",
      "Strict agreement: how long a group may take to become complete, where its ranks do not say",
      "a duration from 10ms to 1h, such as 60s or 2m", ParseTimeout<&Config::agreement_timeout>,
      FormatTimeout<&Config::agreement_timeout>},
     {"descriptor-timeout", "DURATION",
-     "How long a session may take from its open until its last descriptor is here",
+     "How long a session may take from its open until its last descriptor is here, and from then "
+     "until the headers of its shards are read",
      "a duration from 10ms to 1h, such as 30s", ParseTimeout<&Config::descriptor_timeout>,
      FormatTimeout<&Config::descriptor_timeout>},
     {"log-level", "LEVEL", "Least level of the lines written to standard error",

@@ -41,6 +41,8 @@ struct Config {
   // devices and network storage busy; more only lets the first tensor wait for those behind it.
   uint64_t in_flight_bytes_max = 32 * 1024 * 1024;
   uint32_t sessions_max = 256;
+  // Of these, of one user. In containers all ranks may be one user, so it leaves little to others.
+  uint32_t sessions_per_user_max = 192;
   // Strict agreement: how long a group may take to become complete, when its ranks do not say.
   absl::Duration agreement_timeout = absl::Seconds(60);
   // How long a session may take from its open to its last descriptor.

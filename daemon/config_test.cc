@@ -66,7 +66,8 @@ TEST_F(ConfigTest, ReadsEverySettingFromAFlag) {
       Read({"--socket", "/tmp/f.sock", "--socket-group=render", "--socket-mode=0666",
             "--admin-socket=/tmp/a.sock", "--metrics-address=none", "--reader=threads",
             "--extent-size=64KiB", "--lanes-max", "3", "--in-flight-max", "1GiB", "--sessions-max",
-            "7", "--agreement-timeout", "2m", "--descriptor-timeout=500ms", "--log-level=debug"}));
+            "7", "--sessions-per-uid-max=5", "--agreement-timeout", "2m",
+            "--descriptor-timeout=500ms", "--log-level=debug"}));
   EXPECT_EQ(request.config.socket_path, "/tmp/f.sock");
   EXPECT_EQ(request.config.socket_group, "render");
   EXPECT_EQ(request.config.socket_mode, 0666u);
@@ -77,6 +78,7 @@ TEST_F(ConfigTest, ReadsEverySettingFromAFlag) {
   EXPECT_EQ(request.config.lanes_max, 3u);
   EXPECT_EQ(request.config.in_flight_bytes_max, 1073741824u);
   EXPECT_EQ(request.config.sessions_max, 7u);
+  EXPECT_EQ(request.config.sessions_per_user_max, 5u);
   EXPECT_EQ(request.config.agreement_timeout, absl::Minutes(2));
   EXPECT_EQ(request.config.descriptor_timeout, absl::Milliseconds(500));
   EXPECT_EQ(request.config.log_level, "debug");

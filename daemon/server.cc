@@ -11,6 +11,7 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_posix.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "common/socket_path.h"
@@ -87,7 +88,12 @@ absl::StatusOr<Listeners> BindListeners(const Config& config) {
 }
 
 SessionRegistry::Options RegistryOptions(const Config& config) {
+  rlimit descriptors = {};
+  getrlimit(RLIMIT_NOFILE, &descriptors);
   return {.sessions_max = config.sessions_max,
+          .sessions_per_user_max = config.sessions_per_user_max,
+          .descriptors_per_user_max = static_cast<size_t>(
+              static_cast<double>(descriptors.rlim_cur) * kDescriptorShareOfUser),
           .lanes_max = config.lanes_max,
           .agreement_timeout = config.agreement_timeout,
           .descriptor_timeout = config.descriptor_timeout,
@@ -101,6 +107,9 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> MakeGrpcServer(
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(kGrpcReceiveBytesMax);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnectionMax);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                             static_cast<int>(absl::ToInt64Milliseconds(kGrpcIdleTimeout)));
   for (grpc::Service* const service : services) builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("gRPC made no server");
@@ -123,7 +132,11 @@ class Server::Parts {
   ~Parts();
 
  private:
-  Parts() : peers_(kConnectionsMax), admin_peers_(kAdminConnectionsMax) {}
+  Parts()
+      : peers_({.connections_max = kConnectionsMax,
+                .connections_per_user_max = kConnectionsPerUserMax}),
+        admin_peers_({.connections_max = kAdminConnectionsMax,
+                      .connections_per_user_max = kAdminConnectionsMax}) {}
   absl::Status MakeSessions(const Config& config);
   absl::Status MakeSockets(Listeners listeners);
 
@@ -196,11 +209,13 @@ absl::Status Server::Parts::MakeSockets(Listeners listeners) {
   ASSIGN_OR_RETURN(admin_server_, MakeGrpcServer({status_service_.get()}));
   ASSIGN_OR_RETURN(exchange_,
                    DescriptorExchange::Create({}, std::move(listeners.descriptors), *directory_));
-  ASSIGN_OR_RETURN(
-      acceptor_,
-      ConnectionAcceptor::Create(std::move(listeners.ranks), peers_, [this](UniqueFd connection) {
-        grpc::AddInsecureChannelFromFd(rank_server_.get(), connection.Release());
-      }));
+  ASSIGN_OR_RETURN(acceptor_, ConnectionAcceptor::Create(
+                                  std::move(listeners.ranks), peers_,
+                                  [this](UniqueFd connection) {
+                                    grpc::AddInsecureChannelFromFd(rank_server_.get(),
+                                                                   connection.Release());
+                                  },
+                                  [this] { session_service_->Sweep(); }));
   ASSIGN_OR_RETURN(admin_acceptor_,
                    ConnectionAcceptor::Create(std::move(listeners.administrators), admin_peers_,
                                               [this](UniqueFd connection) {
