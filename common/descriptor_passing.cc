@@ -79,7 +79,9 @@ absl::Status SendDescriptorMessage(int socket, absl::Span<const std::byte> bytes
 }
 
 absl::StatusOr<DescriptorMessage> ReceiveDescriptorMessage(int socket, size_t bytes_max,
-                                                           absl::Time deadline) {
+                                                           absl::Time deadline,
+                                                           size_t descriptors_max) {
+  CHECK(descriptors_max <= kDescriptorsPerMessageMax);
   DescriptorMessage message;
   message.bytes.resize(bytes_max);
   alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsPerMessageMax * sizeof(int))];
@@ -90,8 +92,9 @@ absl::StatusOr<DescriptorMessage> ReceiveDescriptorMessage(int socket, size_t by
     header = {};
     header.msg_iov = &vector;
     header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof(control);
+    header.msg_control = descriptors_max == 0 ? nullptr : control;
+    // Without the padding behind the last one, where the kernel would put one more.
+    header.msg_controllen = descriptors_max == 0 ? 0 : CMSG_LEN(descriptors_max * sizeof(int));
     received = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (received >= 0) break;
     if (errno == EINTR) continue;
@@ -114,6 +117,35 @@ absl::StatusOr<DescriptorMessage> ReceiveDescriptorMessage(int socket, size_t by
   message.descriptors_truncated = (header.msg_flags & MSG_CTRUNC) != 0;
   message.bytes_truncated = (header.msg_flags & MSG_TRUNC) != 0;
   return message;
+}
+
+absl::StatusOr<DescriptorMessage> PeekDescriptorMessage(int socket, size_t bytes_max) {
+  DescriptorMessage message;
+  message.bytes.resize(bytes_max);
+  iovec vector = {.iov_base = message.bytes.data(), .iov_len = message.bytes.size()};
+  msghdr header = {};
+  header.msg_iov = &vector;
+  header.msg_iovlen = 1;
+  ssize_t received = -1;
+  do {
+    received = recvmsg(socket, &header, MSG_PEEK | MSG_DONTWAIT);
+  } while (received < 0 && errno == EINTR);
+  if (received < 0 && errno == EAGAIN) return absl::DeadlineExceededError("no message waits");
+  if (received < 0) return ErrnoStatus(errno, "recvmsg");
+  if (received == 0) return absl::UnavailableError("the peer closed the descriptor socket");
+  message.bytes.resize(static_cast<size_t>(received));
+  message.bytes_truncated = (header.msg_flags & MSG_TRUNC) != 0;
+  return message;
+}
+
+void DiscardDescriptorMessage(int socket) {
+  std::byte byte;
+  iovec vector = {.iov_base = &byte, .iov_len = 1};
+  msghdr header = {};
+  header.msg_iov = &vector;
+  header.msg_iovlen = 1;
+  while (recvmsg(socket, &header, MSG_DONTWAIT) < 0 && errno == EINTR) {
+  }
 }
 
 }  // namespace forestage

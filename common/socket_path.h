@@ -1,4 +1,4 @@
-// Where the daemon's two Unix sockets are.
+// Where the daemon's three Unix sockets are.
 #pragma once
 
 #include <string>
@@ -15,6 +15,14 @@ inline constexpr char kSocketPathVariable[] = "FORESTAGE_SOCKET";
 // under another directory.
 inline std::string DescriptorSocketPath(const std::string& socket_path) {
   return socket_path + ".descriptors";
+}
+
+// Names the administrators' socket where it is not beside the gRPC socket.
+inline constexpr char kAdminSocketPathVariable[] = "FORESTAGE_ADMIN_SOCKET";
+
+// The administrators' socket, unless a setting puts it elsewhere: beside the gRPC socket.
+inline std::string AdminSocketPath(const std::string& socket_path) {
+  return socket_path + ".admin";
 }
 
 }  // namespace forestage

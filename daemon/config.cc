@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include <CLI/CLI.hpp>
@@ -37,6 +38,9 @@ constexpr uint64_t kInFlightBytesMin = 64 * kKiB;
 constexpr uint64_t kInFlightBytesMax = 64 * kGiB;
 constexpr uint32_t kLanesMax = 64;
 constexpr uint32_t kSessionsMax = 65536;
+// The owner of the socket may always use it.
+constexpr uint32_t kSocketModeOwner = 0600;
+constexpr uint32_t kSocketModeMax = 0777;
 constexpr absl::Duration kTimeoutMin = absl::Milliseconds(10);
 constexpr absl::Duration kTimeoutMax = absl::Hours(1);
 // The descriptor socket's path must fit a socket address too, with its NUL.
@@ -63,6 +67,33 @@ bool ParseSocketPath(absl::string_view text, Config& config) {
     return false;
   }
   config.socket_path = std::string(text);
+  return true;
+}
+
+bool ParseAdminSocketPath(absl::string_view text, Config& config) {
+  Config other;
+  if (!text.empty() && !ParseSocketPath(text, other)) return false;
+  config.admin_socket_path = std::string(text);
+  return true;
+}
+
+// Whether there is such a group is seen when the socket is made.
+bool ParseSocketGroup(absl::string_view text, Config& config) {
+  if (text.find_first_of(absl::string_view(" \t\n:,\0", 6)) != absl::string_view::npos)
+    return false;
+  config.socket_group = std::string(text);
+  return true;
+}
+
+bool ParseSocketMode(absl::string_view text, Config& config) {
+  if (text.empty() || text.size() > 4 ||
+      text.find_first_not_of("01234567") != absl::string_view::npos) {
+    return false;
+  }
+  uint32_t mode = 0;
+  for (const char digit : text) mode = mode * 8 + static_cast<uint32_t>(digit - '0');
+  if (mode > kSocketModeMax || (mode & kSocketModeOwner) != kSocketModeOwner) return false;
+  config.socket_mode = mode;
   return true;
 }
 
@@ -166,6 +197,19 @@ constexpr Setting kSettings[] = {
      "Unix socket of the API; the socket for descriptors is beside it, with '.descriptors' at the "
      "end of its name",
      "an absolute path of at most 95 bytes", ParseSocketPath, FormatText<&Config::socket_path>},
+    {"socket-group", "GROUP",
+     "Group of the two sockets for ranks; its members may load through the daemon. Empty: the "
+     "daemon's own group",
+     "a group's name or number, or empty", ParseSocketGroup, FormatText<&Config::socket_group>},
+    {"socket-mode", "MODE",
+     "Mode of the two sockets for ranks; whoever may write to them may load through the daemon",
+     "an octal number from 0600 to 0777 with the owner's 0600 in it", ParseSocketMode,
+     [](const Config& config) { return absl::StrFormat("%04o", config.socket_mode); }},
+    {"admin-socket", "PATH",
+     "Unix socket for administrators, for root and the daemon's own user only. Empty: beside the "
+     "socket of the API, with '.admin' at the end of its name",
+     "an absolute path of at most 95 bytes, or empty", ParseAdminSocketPath,
+     FormatText<&Config::admin_socket_path>},
     {"metrics-address", "HOST:PORT",
      "Where Prometheus metrics are served; port 0 takes a free one, 'none' turns them off",
      "host:port with a loopback address (127.0.0.1:9748, localhost:9748), or none",
@@ -208,12 +252,19 @@ constexpr Setting kSettings[] = {
     {"sessions-max", "COUNT", "Most sessions at one time; a further open is refused",
      "a number from 1 to 65536", ParseCount<&Config::sessions_max, kSessionsMax>,
      FormatCount<&Config::sessions_max>},
+    {"sessions-per-uid-max", "COUNT",
+     "Most sessions of one user at one time, those included that have ended while their storage "
+     "does "
+     "not answer; a further open is refused",
+     "a number from 1 to 65536", ParseCount<&Config::sessions_per_user_max, kSessionsMax>,
+     FormatCount<&Config::sessions_per_user_max>},
     {"agreement-timeout", "DURATION",
      "Strict agreement: how long a group may take to become complete, where its ranks do not say",
      "a duration from 10ms to 1h, such as 60s or 2m", ParseTimeout<&Config::agreement_timeout>,
      FormatTimeout<&Config::agreement_timeout>},
     {"descriptor-timeout", "DURATION",
-     "How long a session may take from its open until its last descriptor is here",
+     "How long a session may take from its open until its last descriptor is here, and from then "
+     "until the headers of its shards are read",
      "a duration from 10ms to 1h, such as 30s", ParseTimeout<&Config::descriptor_timeout>,
      FormatTimeout<&Config::descriptor_timeout>},
     {"log-level", "LEVEL", "Least level of the lines written to standard error",
@@ -228,8 +279,9 @@ size_t IndexOf(absl::string_view name) {
 }
 
 std::string VariableOf(absl::string_view name) {
-  // One variable leads clients to the daemon and the daemon to its place.
+  // The variables that lead clients to the daemon lead the daemon to its place.
   if (name == "socket") return kSocketPathVariable;
+  if (name == "admin-socket") return kAdminSocketPathVariable;
   return absl::StrCat(kEnvironmentPrefix,
                       absl::AsciiStrToUpper(absl::StrReplaceAll(name, {{"-", "_"}})));
 }
@@ -488,7 +540,8 @@ std::string SettingsAsMarkdown() {
   const Config defaults;
   for (const Setting& setting : kSettings) {
     absl::StrAppend(&text, "| `", setting.name, "` | `", VariableOf(setting.name), "` | `",
-                    setting.format(defaults), "` | ", setting.allowed, " | ", setting.help, " |\n");
+                    setting.format(defaults).empty() ? " " : setting.format(defaults), "` | ",
+                    setting.allowed, " | ", setting.help, " |\n");
   }
   return text;
 }

@@ -26,6 +26,12 @@ struct Config {
   // Unix socket of the gRPC API. The descriptor socket is beside it: the same path +
   // ".descriptors".
   std::string socket_path = kSocketPathDefault;
+  // Group of these two: a name or a number; empty: the daemon's own.
+  std::string socket_group;
+  // Their mode. To connect needs the right to write.
+  uint32_t socket_mode = 0660;
+  // Unix socket for administrators (root and the daemon's own user). Empty: socket_path + ".admin".
+  std::string admin_socket_path;
   // host:port on a loopback address, or "none". Port 0 takes a free one.
   std::string metrics_address = "127.0.0.1:9748";
   ReaderChoice reader = ReaderChoice::kAuto;
@@ -43,6 +49,8 @@ struct Config {
   // Most bytes of all checkpoints that are read for at one time; kNoMemoryLimit: none.
   uint64_t memory_limit_bytes = kNoMemoryLimit;
   uint32_t sessions_max = 256;
+  // Of these, of one user. In containers all ranks may be one user, so it leaves little to others.
+  uint32_t sessions_per_user_max = 192;
   // Strict agreement: how long a group may take to become complete, when its ranks do not say.
   absl::Duration agreement_timeout = absl::Seconds(60);
   // How long a session may take from its open to its last descriptor.

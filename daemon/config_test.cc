@@ -61,13 +61,31 @@ TEST_F(ConfigTest, WithoutAnythingGivesTheDefaults) {
 }
 
 TEST_F(ConfigTest, ReadsEverySettingFromAFlag) {
-  ASSERT_OK_AND_ASSIGN(
-      const StartRequest request,
-      Read({"--socket", "/tmp/f.sock", "--metrics-address=none", "--reader=threads",
-            "--extent-size=64KiB", "--lanes-max", "3", "--in-flight-max", "1GiB", "--sessions-max",
-            "7", "--memory-headroom=20%", "--memory-limit=96GiB", "--agreement-timeout", "2m",
-            "--descriptor-timeout=500ms", "--log-level=debug"}));
+  ASSERT_OK_AND_ASSIGN(const StartRequest request, Read({"--socket",
+                                                         "/tmp/f.sock",
+                                                         "--socket-group=render",
+                                                         "--socket-mode=0666",
+                                                         "--admin-socket=/tmp/a.sock",
+                                                         "--metrics-address=none",
+                                                         "--reader=threads",
+                                                         "--extent-size=64KiB",
+                                                         "--lanes-max",
+                                                         "3",
+                                                         "--in-flight-max",
+                                                         "1GiB",
+                                                         "--sessions-max",
+                                                         "7",
+                                                         "--sessions-per-uid-max=5",
+                                                         "--memory-headroom=20%",
+                                                         "--memory-limit=96GiB",
+                                                         "--agreement-timeout",
+                                                         "2m",
+                                                         "--descriptor-timeout=500ms",
+                                                         "--log-level=debug"}));
   EXPECT_EQ(request.config.socket_path, "/tmp/f.sock");
+  EXPECT_EQ(request.config.socket_group, "render");
+  EXPECT_EQ(request.config.socket_mode, 0666u);
+  EXPECT_EQ(request.config.admin_socket_path, "/tmp/a.sock");
   EXPECT_EQ(request.config.metrics_address, "none");
   EXPECT_EQ(request.config.reader, ReaderChoice::kThreads);
   EXPECT_EQ(request.config.extent_bytes, 65536u);
@@ -76,6 +94,7 @@ TEST_F(ConfigTest, ReadsEverySettingFromAFlag) {
   EXPECT_EQ(request.config.sessions_max, 7u);
   EXPECT_EQ(request.config.memory_headroom.ToString(), "20%");
   EXPECT_EQ(request.config.memory_limit_bytes, uint64_t{96} << 30);
+  EXPECT_EQ(request.config.sessions_per_user_max, 5u);
   EXPECT_EQ(request.config.agreement_timeout, absl::Minutes(2));
   EXPECT_EQ(request.config.descriptor_timeout, absl::Milliseconds(500));
   EXPECT_EQ(request.config.log_level, "debug");
@@ -121,6 +140,12 @@ TEST_F(ConfigTest, RefusesWhatIsOutsideOfEachSettingsBounds) {
            "--socket=run/f.sock",
            "--socket=/run/",
            "--socket=true",
+           "--socket-group=two words",
+           "--socket-mode=0460",
+           "--socket-mode=04660",
+           "--socket-mode=0668",
+           "--socket-mode=rw",
+           "--admin-socket=a.sock",
 
            "--metrics-address=0.0.0.0:9748",
            "--metrics-address=9748",

@@ -67,8 +67,9 @@ inline constexpr size_t kDemandItemsPerSessionMax = 4'000'000;
 // Most extents of one urgent message; a client waits for few at a time.
 inline constexpr size_t kUrgentExtentsPerMessageMax = 65'536;
 // Largest gRPC message that is taken, in bytes: an open request with kShardsPerSessionMax shards
-// and a demand of kDemandItemsPerMessageMax items both fit.
-inline constexpr int kGrpcReceiveBytesMax = 16 * 1024 * 1024;
+// and a demand of kDemandItemsPerMessageMax items both fit. A client that sends half of such a
+// message holds as much memory of the daemon.
+inline constexpr int kGrpcReceiveBytesMax = 6 * 1024 * 1024;
 // How often a session is told of progress while staging is not complete.
 inline constexpr absl::Duration kProgressPeriod = absl::Milliseconds(500);
 // Threads that open shards and read headers for sessions, and that take down checkpoints nobody
@@ -76,8 +77,30 @@ inline constexpr absl::Duration kProgressPeriod = absl::Milliseconds(500);
 // in such a thread while the first of them reads the headers, so a large group needs many.
 inline constexpr size_t kPreparationThreadsMax = 64;
 inline constexpr size_t kReleaseThreadsMax = 8;
-// Open connections on each of the two sockets.
+// Of these, how many may work for one user at a time: his storage may never answer.
+inline constexpr size_t kPreparationThreadsPerUserMax = 40;
+inline constexpr size_t kReleaseThreadsPerUserMax = 5;
+// Part of the daemon's descriptors (RLIMIT_NOFILE) that shards of one user may take.
+inline constexpr double kDescriptorShareOfUser = 0.75;
+// Connections of the descriptor socket that may wait for one session to be ready; a client has one.
+inline constexpr size_t kWaitersPerSessionMax = 4;
+// Open connections on each of the two sockets for ranks, and on the administrators' socket.
 inline constexpr size_t kConnectionsMax = 1024;
+inline constexpr size_t kAdminConnectionsMax = 64;
+// Of the former, how many one user may have.
+inline constexpr size_t kConnectionsPerUserMax = 768;
+// gRPC calls at one time on one connection, and of one user on all of his connections: a rank has
+// one, but an open may be on its way.
+inline constexpr int kStreamsPerConnectionMax = 64;
+inline constexpr size_t kStreamsPerUserMax = 512;
+// A gRPC connection without a call for so long is closed, half-made ones too.
+inline constexpr absl::Duration kGrpcIdleTimeout = absl::Seconds(60);
+// How long a stream may take from its begin to its whole `open`, and from its end to the moment its
+// client has read it; then it is cut off.
+inline constexpr absl::Duration kStreamOpenTimeout = absl::Seconds(30);
+inline constexpr absl::Duration kStreamEndTimeout = absl::Seconds(5);
+// How often closed connections and overdue streams are looked for.
+inline constexpr absl::Duration kPeerSweepPeriod = absl::Seconds(1);
 // A connection of the descriptor socket that says nothing for so long is closed.
 inline constexpr absl::Duration kDescriptorIdleTimeout = absl::Seconds(60);
 // Page size of ListTensors.

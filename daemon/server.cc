@@ -1,6 +1,7 @@
 #include "daemon/server.h"
 
 #include <chrono>
+#include <initializer_list>
 #include <optional>
 #include <utility>
 
@@ -12,11 +13,13 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_posix.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "common/socket_path.h"
 #include "common/status_macros.h"
 #include "daemon/delivery/descriptor_exchange.h"
+#include "daemon/delivery/socket_group.h"
 #include "daemon/delivery/unix_listener.h"
 #include "daemon/limits.h"
 #include "daemon/memory/memory_ledger.h"
@@ -24,6 +27,7 @@
 #include "daemon/service/peer_table.h"
 #include "daemon/service/session_directory.h"
 #include "daemon/service/session_service.h"
+#include "daemon/service/status_refusal_service.h"
 #include "daemon/service/status_service.h"
 #include "daemon/session/exit_watch.h"
 #include "daemon/session/session_loop.h"
@@ -60,20 +64,43 @@ class TelemetrySessionObserver : public SessionObserver {
 
 // What no daemon on a path may do to another that serves it is done before anything else.
 struct Listeners {
-  std::unique_ptr<UnixListener> grpc;
+  std::unique_ptr<UnixListener> ranks;
   std::unique_ptr<UnixListener> descriptors;
+  std::unique_ptr<UnixListener> administrators;
 };
 
+std::string AdminPathOf(const Config& config) {
+  return config.admin_socket_path.empty() ? AdminSocketPath(config.socket_path)
+                                          : config.admin_socket_path;
+}
+
 absl::StatusOr<Listeners> BindListeners(const Config& config) {
+  ASSIGN_OR_RETURN(const std::optional<gid_t> group, ResolveSocketGroup(config.socket_group));
+  const mode_t mode = config.socket_mode;
   Listeners listeners;
-  ASSIGN_OR_RETURN(listeners.grpc, UnixListener::Bind(config.socket_path, SOCK_STREAM));
+  ASSIGN_OR_RETURN(
+      listeners.ranks,
+      UnixListener::Bind(
+          {.path = config.socket_path, .type = SOCK_STREAM, .mode = mode, .group = group}));
   ASSIGN_OR_RETURN(listeners.descriptors,
-                   UnixListener::Bind(DescriptorSocketPath(config.socket_path), SOCK_SEQPACKET));
+                   UnixListener::Bind({.path = DescriptorSocketPath(config.socket_path),
+                                       .type = SOCK_SEQPACKET,
+                                       .mode = mode,
+                                       .group = group}));
+  ASSIGN_OR_RETURN(
+      listeners.administrators,
+      UnixListener::Bind(
+          {.path = AdminPathOf(config), .type = SOCK_STREAM, .mode = 0600, .owners_only = true}));
   return listeners;
 }
 
 SessionRegistry::Options RegistryOptions(const Config& config, MemoryLedger* memory) {
+  rlimit descriptors = {};
+  getrlimit(RLIMIT_NOFILE, &descriptors);
   return {.sessions_max = config.sessions_max,
+          .sessions_per_user_max = config.sessions_per_user_max,
+          .descriptors_per_user_max = static_cast<size_t>(
+              static_cast<double>(descriptors.rlim_cur) * kDescriptorShareOfUser),
           .lanes_max = config.lanes_max,
           .agreement_timeout = config.agreement_timeout,
           .descriptor_timeout = config.descriptor_timeout,
@@ -88,6 +115,22 @@ void LogMemory(const MemoryLedger& memory) {
       "memory available={} bound=\"{}\" unknown=\"{}\"",
       standing.available_bytes.has_value() ? FormatMemory(*standing.available_bytes) : "unbounded",
       absl::CEscape(standing.bound), absl::CEscape(absl::StrJoin(standing.unknown, "; ")));
+}
+
+// A server of these services, with health and reflection.
+absl::StatusOr<std::unique_ptr<grpc::Server>> MakeGrpcServer(
+    std::initializer_list<grpc::Service*> services) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  builder.SetMaxReceiveMessageSize(kGrpcReceiveBytesMax);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnectionMax);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                             static_cast<int>(absl::ToInt64Milliseconds(kGrpcIdleTimeout)));
+  for (grpc::Service* const service : services) builder.RegisterService(service);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) return absl::InternalError("gRPC made no server");
+  return server;
 }
 
 std::chrono::system_clock::time_point DeadlineAfter(absl::Duration duration) {
@@ -106,12 +149,16 @@ class Server::Parts {
   ~Parts();
 
  private:
-  Parts() : peers_(kConnectionsMax) {}
+  Parts()
+      : peers_({.connections_max = kConnectionsMax,
+                .connections_per_user_max = kConnectionsPerUserMax}),
+        admin_peers_({.connections_max = kAdminConnectionsMax,
+                      .connections_per_user_max = kAdminConnectionsMax}) {}
   absl::Status MakeSessions(const Config& config);
   absl::Status MakeSockets(Listeners listeners);
-  absl::Status MakeGrpcServer();
 
   std::string socket_path_;
+  std::string admin_socket_path_;
   std::unique_ptr<Telemetry> telemetry_;
   std::unique_ptr<TelemetrySessionObserver> observer_;
   std::unique_ptr<StripedCheckpointStore> store_;
@@ -122,10 +169,15 @@ class Server::Parts {
   std::unique_ptr<SessionDirectory> directory_;
   PeerTable peers_;
   std::unique_ptr<SessionService> session_service_;
+  std::unique_ptr<StatusRefusalService> status_refusal_service_;
   std::unique_ptr<StatusService> status_service_;
-  std::unique_ptr<grpc::Server> grpc_server_;
+  // Two servers, so that no call of a rank's connection can reach what administrators are told.
+  std::unique_ptr<grpc::Server> rank_server_;
+  PeerTable admin_peers_;
+  std::unique_ptr<grpc::Server> admin_server_;
   std::unique_ptr<DescriptorExchange> exchange_;
   std::unique_ptr<ConnectionAcceptor> acceptor_;
+  std::unique_ptr<ConnectionAcceptor> admin_acceptor_;
   std::optional<absl::Status> drained_;
 };
 
@@ -133,6 +185,7 @@ absl::StatusOr<std::unique_ptr<Server::Parts>> Server::Parts::Create(const Confi
   std::unique_ptr<Parts> parts(new Parts());
   ASSIGN_OR_RETURN(Listeners listeners, BindListeners(config));
   parts->socket_path_ = config.socket_path;
+  parts->admin_socket_path_ = AdminPathOf(config);
   ASSIGN_OR_RETURN(parts->telemetry_,
                    Telemetry::Create({.address = config.metrics_address,
                                       .daemon_version = std::string(DaemonVersion())}));
@@ -164,32 +217,31 @@ absl::Status Server::Parts::MakeSockets(Listeners listeners) {
           .on_open_refused =
               [this](const absl::Status& status) { telemetry_->OnOpenRefused(status); }},
       *registry_, peers_);
+  status_refusal_service_ = std::make_unique<StatusRefusalService>(admin_socket_path_);
   status_service_ = std::make_unique<StatusService>(
       StatusService::Options{.daemon_version = std::string(DaemonVersion()),
                              .generation = store_->generation(),
                              .started_at = absl::Now(),
                              .metrics_address = telemetry_->address()},
       *registry_, *store_, *memory_);
-  RETURN_IF_ERROR(MakeGrpcServer());
+  ASSIGN_OR_RETURN(rank_server_,
+                   MakeGrpcServer({session_service_.get(), status_refusal_service_.get()}));
+  ASSIGN_OR_RETURN(admin_server_, MakeGrpcServer({status_service_.get()}));
   ASSIGN_OR_RETURN(exchange_,
                    DescriptorExchange::Create({}, std::move(listeners.descriptors), *directory_));
-  ASSIGN_OR_RETURN(
-      acceptor_,
-      ConnectionAcceptor::Create(std::move(listeners.grpc), peers_, [this](UniqueFd connection) {
-        grpc::AddInsecureChannelFromFd(grpc_server_.get(), connection.Release());
-      }));
-  return absl::OkStatus();
-}
-
-absl::Status Server::Parts::MakeGrpcServer() {
-  grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  grpc::ServerBuilder builder;
-  builder.SetMaxReceiveMessageSize(kGrpcReceiveBytesMax);
-  builder.RegisterService(session_service_.get());
-  builder.RegisterService(status_service_.get());
-  grpc_server_ = builder.BuildAndStart();
-  if (grpc_server_ == nullptr) return absl::InternalError("gRPC made no server");
+  ASSIGN_OR_RETURN(acceptor_, ConnectionAcceptor::Create(
+                                  std::move(listeners.ranks), peers_,
+                                  [this](UniqueFd connection) {
+                                    grpc::AddInsecureChannelFromFd(rank_server_.get(),
+                                                                   connection.Release());
+                                  },
+                                  [this] { session_service_->Sweep(); }));
+  ASSIGN_OR_RETURN(admin_acceptor_,
+                   ConnectionAcceptor::Create(std::move(listeners.administrators), admin_peers_,
+                                              [this](UniqueFd connection) {
+                                                grpc::AddInsecureChannelFromFd(
+                                                    admin_server_.get(), connection.Release());
+                                              }));
   return absl::OkStatus();
 }
 
@@ -199,8 +251,9 @@ absl::Status Server::Parts::Start() {
   exchange_->Start();
   acceptor_->Start();
   LogMemory(*memory_);
-  spdlog::info("serving socket={} reader={} reader_reason=\"{}\" metrics={}", socket_path_,
-               store_->reader_name(), store_->reader_reason(),
+  admin_acceptor_->Start();
+  spdlog::info("serving socket={} admin_socket={} reader={} reader_reason=\"{}\" metrics={}",
+               socket_path_, admin_socket_path_, store_->reader_name(), store_->reader_reason(),
                telemetry_->address().empty() ? "none" : telemetry_->address());
   return absl::OkStatus();
 }
@@ -210,16 +263,21 @@ absl::Status Server::Parts::Drain(absl::Duration within) {
   const absl::Time deadline = absl::Now() + within;
   spdlog::info("draining within={}", absl::FormatDuration(within));
   acceptor_->Stop();
+  admin_acceptor_->Stop();
   exchange_->StopAccepting();
-  if (grpc::HealthCheckServiceInterface* const health = grpc_server_->GetHealthCheckService()) {
-    health->SetServingStatus(false);
+  for (grpc::Server* const server : {rank_server_.get(), admin_server_.get()}) {
+    if (grpc::HealthCheckServiceInterface* const health = server->GetHealthCheckService()) {
+      health->SetServingStatus(false);
+    }
   }
   // Sessions hear of it before their boards close.
   registry_->BeginDrain();
   store_->Stop();
   registry_->EndAll();
   exchange_->Stop();
-  grpc_server_->Shutdown(DeadlineAfter(within * kDrainShareForCalls));
+  const auto calls_deadline = DeadlineAfter(within * kDrainShareForCalls);
+  rank_server_->Shutdown(calls_deadline);
+  admin_server_->Shutdown(calls_deadline);
   loop_.reset();
   telemetry_->SetStore(nullptr);
   drained_ = absl::OkStatus();
@@ -233,7 +291,7 @@ absl::Status Server::Parts::Drain(absl::Duration within) {
 
 Server::Parts::~Parts() {
   // A Create that failed half-way has no parts to drain.
-  if (acceptor_ != nullptr) (void)Drain(kDrainTimeout);
+  if (admin_acceptor_ != nullptr) (void)Drain(kDrainTimeout);
   if (telemetry_ != nullptr) telemetry_->SetStore(nullptr);
 }
 

@@ -24,6 +24,7 @@
 #include <sys/wait.h>
 
 #include "common/descriptor_passing.h"
+#include "common/socket_path.h"
 #include "common/status_matchers.h"
 #include "common/temporary_directory_for_test.h"
 #include "daemon/limits.h"
@@ -143,7 +144,8 @@ class ServerTest : public ::testing::Test {
     return request;
   }
   v1::GetStatusResponse GetStatus() const {
-    absl::StatusOr<v1::GetStatusResponse> status = RawStatusClient(config_.socket_path).GetStatus();
+    absl::StatusOr<v1::GetStatusResponse> status =
+        RawStatusClient(AdminSocketPath(config_.socket_path)).GetStatus();
     EXPECT_OK(status);
     return status.ok() ? *std::move(status) : v1::GetStatusResponse();
   }
@@ -377,7 +379,7 @@ TEST_F(ServerTest, StatusAndCatalogPagesDescribeWhatIsStaged) {
   EXPECT_EQ(status.checkpoints(0).sessions(0).decision().effective(),
             v1::POLICY_RANK_STRIPED_READ_AHEAD);
 
-  RawStatusClient tool(config_.socket_path);
+  RawStatusClient tool(AdminSocketPath(config_.socket_path));
   v1::ListTensorsRequest request;
   request.set_signature(status.checkpoints(0).signature());
   request.set_prefix("layer2.");
@@ -399,6 +401,39 @@ TEST_F(ServerTest, StatusAndCatalogPagesDescribeWhatIsStaged) {
   request.set_signature("unknown");
   EXPECT_THAT(tool.ListTensors(request),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("signature")));
+}
+
+TEST_F(ServerTest, RanksSocketTellsNothingOfWhatTheDaemonHolds) {
+  RawStatusClient rank(config_.socket_path);
+  const auto refused = StatusIs(absl::StatusCode::kPermissionDenied,
+                                HasSubstr(AdminSocketPath(config_.socket_path)));
+  EXPECT_THAT(rank.GetStatus(), refused);
+  EXPECT_THAT(rank.ListTensors({}), refused);
+}
+
+TEST_F(ServerTest, AdministratorsSocketOpensNoSession) {
+  RawSessionClient client(AdminSocketPath(config_.socket_path));
+  EXPECT_THAT(client.Open(Request(0, 1)),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("")));
+}
+
+TEST_F(ServerTest, SocketsHaveTheModesOfThoseTheyAreFor) {
+  const auto mode_of = [](const std::string& path) {
+    struct stat attributes = {};
+    EXPECT_EQ(stat(path.c_str(), &attributes), 0) << path;
+    return attributes.st_mode & 07777u;
+  };
+  EXPECT_EQ(mode_of(config_.socket_path), 0660u);
+  EXPECT_EQ(mode_of(DescriptorSocketPath(config_.socket_path)), 0660u);
+  EXPECT_EQ(mode_of(AdminSocketPath(config_.socket_path)), 0600u);
+}
+
+TEST_F(ServerTest, GroupThatDoesNotExistIsNamedAtTheStart) {
+  Config config = config_;
+  config.socket_path = directory_.File("other.sock");
+  config.socket_group = "no-such-group-here";
+  EXPECT_THAT(Server::Create(config).status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no-such-group-here")));
 }
 
 TEST_F(ServerTest, HealthAndReflectionServeTools) {
@@ -429,6 +464,7 @@ TEST_F(ServerTest, DrainTellsSessionsAndClosesBoards) {
   EXPECT_TRUE(delivery.board->daemon_gone());
   EXPECT_FALSE(std::filesystem::exists(config_.socket_path));
   EXPECT_FALSE(std::filesystem::exists(config_.socket_path + ".descriptors"));
+  EXPECT_FALSE(std::filesystem::exists(config_.socket_path + ".admin"));
   EXPECT_FALSE(std::filesystem::exists(config_.socket_path + ".lock"));
 }
 
@@ -458,7 +494,7 @@ TEST_F(ServerTest, StaleSocketIsReplacedAndAFileIsNot) {
     ASSERT_OK(server->Start());
     struct stat attributes = {};
     ASSERT_EQ(stat(config_.socket_path.c_str(), &attributes), 0);
-    EXPECT_EQ(attributes.st_mode & 0777u, 0600u);
+    EXPECT_EQ(attributes.st_mode & 0777u, 0660u);
     RawSessionClient client(config_.socket_path);
     EXPECT_OK(client.OpenAndPrepare(Request(0, 1), files_));
   }

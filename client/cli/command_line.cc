@@ -70,6 +70,11 @@ void AddGlobalOptions(CLI::App& app, GlobalOptions& global) {
                  absl::StrCat("The daemon's socket [$", kSocketPathVariable, ", else ",
                               kSocketPathDefault, "]"))
       ->type_name("PATH");
+  app.add_option(
+         "--admin-socket", global.admin_socket_path,
+         absl::StrCat("The daemon's socket for administrators, for status [$",
+                      kAdminSocketPathVariable, ", else the daemon's socket with .admin behind]"))
+      ->type_name("PATH");
   app.add_flag("--no-daemon", global.no_daemon, "Ask no daemon; read the files in this process");
   app.add_flag("--json", global.json,
                "Facts and errors as one JSON document on standard output, no progress");
@@ -258,10 +263,19 @@ void AddVersion(CLI::App& app, Parsed& parsed) {
   command->callback([&parsed] { parsed.run = [&] { return RunVersion(parsed.global); }; });
 }
 
-void ResolveSocketPath(GlobalOptions& global) {
-  if (!global.socket_path.empty()) return;
-  const char* variable = std::getenv(kSocketPathVariable);
-  global.socket_path = variable != nullptr && *variable != '\0' ? variable : kSocketPathDefault;
+// A --socket on the command line names a daemon and so its administrators' socket, too: before the
+// variable, which may be about another daemon.
+void ResolveSocketPaths(GlobalOptions& global) {
+  const bool socket_given = !global.socket_path.empty();
+  if (!socket_given) {
+    const char* variable = std::getenv(kSocketPathVariable);
+    global.socket_path = variable != nullptr && *variable != '\0' ? variable : kSocketPathDefault;
+  }
+  if (!global.admin_socket_path.empty()) return;
+  const char* variable = std::getenv(kAdminSocketPathVariable);
+  global.admin_socket_path = !socket_given && variable != nullptr && *variable != '\0'
+                                 ? variable
+                                 : AdminSocketPath(global.socket_path);
 }
 
 // Also when parsing stopped before the flag.
@@ -318,7 +332,7 @@ ExitCode Run(int argc, char** argv) {
     return Fail(parsed.global, ExitCode::kUsage,
                 "this command needs the daemon; leave --no-daemon out");
   }
-  ResolveSocketPath(parsed.global);
+  ResolveSocketPaths(parsed.global);
   return parsed.run();
 }
 

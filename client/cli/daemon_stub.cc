@@ -38,22 +38,31 @@ std::string PolicyText(v1::Policy policy) {
   }
 }
 
-absl::StatusOr<UniqueFd> Connect(const std::string& socket_path) {
+enum class Audience { kRanks, kAdministrators };
+
+absl::StatusOr<UniqueFd> Connect(const std::string& socket_path, Audience audience) {
   absl::StatusOr<UniqueFd> socket =
       ConnectUnixSocket(socket_path, SOCK_STREAM, absl::InfinitePast());
   if (socket.ok()) return socket;
   const absl::Status& status = socket.status();
+  const bool for_ranks = audience == Audience::kRanks;
+  const char* const options =
+      for_ranks ? "--socket or FORESTAGE_SOCKET" : "--admin-socket or FORESTAGE_ADMIN_SOCKET";
   if (absl::IsNotFound(status) || absl::IsUnavailable(status)) {
     return absl::UnavailableError(
-        absl::StrCat("no daemon answers on ", status.message(),
-                     "; start forestaged, or give its socket with --socket or FORESTAGE_SOCKET"));
+        absl::StrCat("no daemon answers on ", status.message(), "; start forestaged, or give its ",
+                     for_ranks ? "" : "administrators' ", "socket with ", options));
   }
-  return absl::Status(
-      status.code(),
-      absl::StrCat("cannot connect to ", status.message(),
-                   absl::IsPermissionDenied(status)
-                       ? "; run as a user who may use the daemon, or change its socket's group"
-                       : "; give the daemon's socket with --socket or FORESTAGE_SOCKET"));
+  if (absl::IsPermissionDenied(status)) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "cannot connect to ", status.message(),
+        for_ranks ? "; join the group of the daemon's sockets (its setting socket-group), or run "
+                    "as its user"
+                  : "; this socket is for administrators: run as root or as the daemon's user. "
+                    "Loading needs no such right"));
+  }
+  return absl::Status(status.code(), absl::StrCat("cannot connect to ", status.message(),
+                                                  "; give the daemon's socket with ", options));
 }
 
 absl::Status ToAbsl(const grpc::Status& status, const std::string& socket_path) {
@@ -160,12 +169,15 @@ std::string HealthWord(const google::protobuf::Empty& response) {
 
 class DaemonStub::Channel {
  public:
-  static absl::StatusOr<std::unique_ptr<Channel>> Open(const std::string& socket_path) {
-    ASSIGN_OR_RETURN(UniqueFd socket, Connect(socket_path));
-    return std::make_unique<Channel>(socket_path, std::move(socket));
+  static absl::StatusOr<std::unique_ptr<Channel>> Open(const std::string& socket_path,
+                                                       Audience audience) {
+    ASSIGN_OR_RETURN(UniqueFd socket, Connect(socket_path, audience));
+    return std::make_unique<Channel>(socket_path, audience, std::move(socket));
   }
-  Channel(const std::string& socket_path, UniqueFd socket)
-      : socket_path_(socket_path), served_(CheckServed(socket_path, socket.get())) {
+  Channel(const std::string& socket_path, Audience audience, UniqueFd socket)
+      : socket_path_(socket_path),
+        served_(audience == Audience::kAdministrators ? CheckServed(socket_path, socket.get())
+                                                      : absl::OkStatus()) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(kResponseBytesMax);
     channel_ = grpc::CreateCustomInsecureChannelFromFd("forestaged", socket.Release(), arguments);
@@ -184,7 +196,16 @@ class DaemonStub::Channel {
   std::shared_ptr<grpc::Channel> channel_;
 };
 
-DaemonStub::DaemonStub(const std::string& socket_path) : channel_(Channel::Open(socket_path)) {}
+DaemonStub::DaemonStub(absl::StatusOr<std::unique_ptr<Channel>> channel)
+    : channel_(std::move(channel)) {}
+
+DaemonStub DaemonStub::ForRanks(const std::string& socket_path) {
+  return DaemonStub(Channel::Open(socket_path, Audience::kRanks));
+}
+
+DaemonStub DaemonStub::ForAdministrators(const std::string& admin_socket_path) {
+  return DaemonStub(Channel::Open(admin_socket_path, Audience::kAdministrators));
+}
 
 DaemonStub::~DaemonStub() = default;
 

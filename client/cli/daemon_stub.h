@@ -1,4 +1,4 @@
-// The calls of the status and health services, over the daemon's socket. The only file of the
+// The calls of the status and health services, over the daemon's sockets. The only file of the
 // command line tool that knows gRPC.
 #pragma once
 
@@ -82,7 +82,10 @@ struct DaemonStatus {
 //   others              as the daemon says
 class DaemonStub {
  public:
-  explicit DaemonStub(const std::string& socket_path);
+  // The socket for ranks: health only.
+  static DaemonStub ForRanks(const std::string& socket_path);
+  // The socket for root and the daemon's own user: everything.
+  static DaemonStub ForAdministrators(const std::string& admin_socket_path);
   ~DaemonStub();
   DaemonStub(const DaemonStub&) = delete;
   DaemonStub& operator=(const DaemonStub&) = delete;
@@ -94,6 +97,7 @@ class DaemonStub {
 
  private:
   class Channel;
+  explicit DaemonStub(absl::StatusOr<std::unique_ptr<Channel>> channel);
   const absl::StatusOr<std::unique_ptr<Channel>> channel_;
 };
 

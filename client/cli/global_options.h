@@ -6,8 +6,10 @@
 namespace forestage {
 
 struct GlobalOptions {
-  // Of the daemon; empty until ResolveSocketPath.
+  // Of the daemon; empty until ResolveSocketPaths.
   std::string socket_path;
+  // Of its administrators' socket; empty until ResolveSocketPaths.
+  std::string admin_socket_path;
   bool no_daemon = false;
   // Facts and errors as one JSON document on standard output, and no progress.
   bool json = false;

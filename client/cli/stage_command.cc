@@ -42,7 +42,7 @@ SessionOptions MakeSessionOptions(const GlobalOptions& global) {
 // A daemon that is there and refuses, or that is missing.
 ExitCode NativeExitCode(const GlobalOptions& global) {
   const absl::Status health =
-      DaemonStub(global.socket_path).CheckHealth(absl::Now() + kHealthTimeout).status();
+      DaemonStub::ForRanks(global.socket_path).CheckHealth(absl::Now() + kHealthTimeout).status();
   return IsNoDaemon(health) ? ExitCode::kNoDaemon : ExitCode::kFailed;
 }
 
@@ -79,7 +79,8 @@ absl::Status Hold(const Session& session, const std::string& directory,
 std::string NotReadableText(const GlobalOptions& global, const std::string& directory,
                             const std::string& group, uint64_t failed_bytes) {
   const absl::StatusOr<DaemonStatus> status =
-      DaemonStub(global.socket_path).GetStatus(absl::Now() + kWatchTimeout);
+      DaemonStub::ForAdministrators(global.admin_socket_path)
+          .GetStatus(absl::Now() + kWatchTimeout);
   std::vector<std::string> errors;
   if (status.ok()) errors = ReadErrorsOf(*status, group);
   return absl::StrCat("the daemon cannot read ", FormatBytes(failed_bytes), " of ", directory, ": ",

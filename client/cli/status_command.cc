@@ -104,7 +104,8 @@ std::string StatusText(const DaemonStatus& status) {
 
 ExitCode RunStatus(const GlobalOptions& global) {
   const absl::StatusOr<DaemonStatus> status =
-      DaemonStub(global.socket_path).GetStatus(absl::Now() + kAnswerTimeout);
+      DaemonStub::ForAdministrators(global.admin_socket_path)
+          .GetStatus(absl::Now() + kAnswerTimeout);
   if (!status.ok()) {
     return Fail(global, IsNoDaemon(status.status()) ? ExitCode::kNoDaemon : ExitCode::kFailed,
                 status.status());

@@ -491,7 +491,7 @@ absl::StatusOr<UniqueFd> ConnectToDaemon(const DaemonOpenRequest& request) {
   const absl::Status& status = socket.status();
   absl::string_view fix = "start forestaged or set FORESTAGE_SOCKET to its socket";
   if (absl::IsPermissionDenied(status)) {
-    fix = "run as a user who may use the daemon, or change its socket's group";
+    fix = "join the group of its socket (the daemon's setting socket-group), or run as its user";
   } else if (absl::IsInvalidArgument(status)) {
     fix = "give forestaged a socket with a shorter path";
   }
@@ -552,7 +552,8 @@ absl::string_view Fix(const absl::Status& status) {
     case absl::StatusCode::kAlreadyExists:
       return "give each rank its own local_rank, and each launch its own nonce";
     case absl::StatusCode::kPermissionDenied:
-      return "run as a user who may use the daemon";
+      return "join the group of the daemon's sockets (its setting socket-group), or run as its "
+             "user";
     case absl::StatusCode::kResourceExhausted:
       return "see the daemon's limits";
     case absl::StatusCode::kUnimplemented:
@@ -571,14 +572,12 @@ absl::string_view Fix(const absl::Status& status) {
 absl::StatusOr<DaemonWelcome> OpenDaemonConnection(const DaemonOpenRequest& request,
                                                    std::shared_ptr<DaemonLoss> loss) {
   ASSIGN_OR_RETURN(UniqueFd socket, ConnectToDaemon(request));
-  const absl::Status served = CheckServed(request.socket_path, socket.get());
   auto connection =
       std::make_unique<DaemonConnection>(std::make_unique<Call>(MakeChannel(std::move(socket))),
                                          MakeOpenMessage(request), std::move(loss));
   absl::StatusOr<DaemonWelcome> welcome = Converse(request, connection->stream());
   if (!welcome.ok()) {
     const absl::Status& status = welcome.status();
-    if (absl::IsUnavailable(status) && !served.ok()) return served;
     return absl::Status(status.code(), absl::StrCat("the daemon at ", request.socket_path,
                                                     " did not serve: ", OneLine(status.ToString()),
                                                     " (", Fix(status), ")"));

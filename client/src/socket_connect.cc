@@ -65,9 +65,9 @@ absl::Status CheckServed(const std::string& path, int socket_fd) {
 
 absl::Status CheckServed(const std::string& path, uid_t daemon_uid, uid_t own_uid) {
   if (own_uid == 0 || own_uid == daemon_uid) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      absl::StrCat("the daemon at ", path, " closed the connection: it serves only root and its ",
-                   "own user (uid ", daemon_uid, ", this is uid ", own_uid, "; see its log)"));
+  return absl::PermissionDeniedError(absl::StrCat(
+      "the daemon at ", path, " closed the connection: it serves only root and its ",
+      "own user there (uid ", daemon_uid, ", this is uid ", own_uid, "; see its log)"));
 }
 
 }  // namespace forestage

@@ -19,9 +19,10 @@ namespace forestage {
 // be (107 bytes), or not a socket. Messages name the path, not what to do.
 absl::StatusOr<UniqueFd> ConnectUnixSocket(const std::string& path, int type, absl::Time deadline);
 
-// Whether a daemon that runs as the peer of `socket_fd` serves this process: PERMISSION_DENIED when
-// it serves only root and its own user, and this is neither. It closes such a connection without an
-// answer, so nothing but this says why. The message names `path` and is complete.
+// Whether a daemon that runs as the peer of `socket_fd`, its administrators' socket, serves this
+// process: PERMISSION_DENIED when it serves only root and its own user, and this is neither. It
+// closes such a connection without an answer, so nothing but this says why. The message names
+// `path` and is complete.
 absl::Status CheckServed(const std::string& path, int socket_fd);
 // The same for two given users.
 absl::Status CheckServed(const std::string& path, uid_t daemon_uid, uid_t own_uid);

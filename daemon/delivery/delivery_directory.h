@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 #include "common/descriptor_protocol.h"
 #include "common/peer_identity.h"
@@ -19,6 +21,9 @@ struct DeliveredDescriptors {
   UniqueFd board;
 };
 
+// Whom descriptors count for; of the directory's own make.
+using DeliveryAccount = std::shared_ptr<void>;
+
 // Thread-safe; no call blocks.
 class DeliveryDirectory {
  public:
@@ -26,9 +31,18 @@ class DeliveryDirectory {
   // The session of this token. PERMISSION_DENIED: unknown, or of another process.
   virtual absl::StatusOr<uint64_t> FindByToken(const SessionToken& token,
                                                const PeerIdentity& peer) = 0;
-  // Returns how many shards the session holds descriptors of by now.
+  // Asked before a batch is received, since whoever owns a stranger's descriptor must close it, and
+  // closing may block. The account goes with the descriptors; it may be anything but is not null.
+  virtual absl::StatusOr<DeliveryAccount> AdmitShards(uint64_t session, uint32_t first_index,
+                                                      size_t count) = 0;
+  // Returns how many shards the session holds descriptors of by now. Takes the descriptors also
+  // when it fails.
   virtual absl::StatusOr<uint32_t> AddShards(uint64_t session, uint32_t first_index,
-                                             std::vector<UniqueFd> descriptors) = 0;
+                                             std::vector<UniqueFd> descriptors,
+                                             DeliveryAccount account) = 0;
+  // What was admitted came otherwise: the client lied, and its session ends.
+  virtual void RefuseShards(uint64_t session, std::vector<UniqueFd> descriptors,
+                            DeliveryAccount account, absl::string_view why) = 0;
   // Calls `done` once, now or later, from any thread.
   virtual void WhenReady(uint64_t session,
                          std::function<void(absl::StatusOr<DeliveredDescriptors>)> done) = 0;

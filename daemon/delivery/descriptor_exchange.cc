@@ -1,7 +1,9 @@
 #include "daemon/delivery/descriptor_exchange.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,6 +29,8 @@ constexpr uint64_t kFirstConnectionKey = 2;
 constexpr int kSweepMilliseconds = 1000;
 // Connections taken in one turn, so that a flood of them does not starve the others.
 constexpr int kAcceptsPerTurn = 16;
+constexpr char kNoDescriptorLeft[] =
+    "the daemon can take no descriptor (RLIMIT_NOFILE); raise LimitNOFILE";
 
 }  // namespace
 
@@ -164,10 +168,8 @@ void DescriptorExchange::Accept() {
     connection->socket = std::move(accepted->socket);
     connection->peer = std::move(accepted->peer);
     connection->last_heard = absl::Now();
-    if (connections_.size() >= options_.connections_max) {
-      Reply(*connection,
-            absl::ResourceExhaustedError("the descriptor socket has no place for a connection"), 0,
-            nullptr);
+    if (const absl::Status place = CheckPlaceFor(connection->peer.uid); !place.ok()) {
+      Reply(*connection, place, 0, nullptr);
       continue;
     }
     if (!Watch(connection->socket.get(), connection->key).ok()) continue;
@@ -175,38 +177,53 @@ void DescriptorExchange::Accept() {
   }
 }
 
+absl::Status DescriptorExchange::CheckPlaceFor(uid_t uid) const {
+  if (connections_.size() >= options_.connections_max) {
+    return absl::ResourceExhaustedError("the descriptor socket has no place for a connection");
+  }
+  const auto of_user =
+      std::count_if(connections_.begin(), connections_.end(),
+                    [uid](const auto& entry) { return entry.second->peer.uid == uid; });
+  if (static_cast<size_t>(of_user) >= options_.connections_per_user_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the descriptor socket has no place for another connection of uid ", uid));
+  }
+  return absl::OkStatus();
+}
+
 void DescriptorExchange::OnReadable(uint64_t key) {
   const auto found = connections_.find(key);
   if (found == connections_.end()) return;
   Connection& connection = *found->second;
-  absl::StatusOr<DescriptorMessage> message = ReceiveDescriptorMessage(
-      connection.socket.get(), kDescriptorMessageBytesMax, absl::InfinitePast());
-  if (absl::IsDeadlineExceeded(message.status())) return;
-  if (message.ok()) {
+  const absl::StatusOr<DescriptorMessage> peeked =
+      PeekDescriptorMessage(connection.socket.get(), kDescriptorMessageBytesMax);
+  if (absl::IsDeadlineExceeded(peeked.status())) return;
+  if (peeked.ok()) {
     connection.last_heard = absl::Now();
-    Handle(connection, std::move(*message));
+    Handle(connection, *peeked);
   } else {
     connection.closing = true;
   }
   if (connection.closing) connections_.erase(found);
 }
 
-void DescriptorExchange::Handle(Connection& connection, DescriptorMessage message) {
+void DescriptorExchange::Handle(Connection& connection, const DescriptorMessage& peeked) {
   if (connection.waiting) {
-    // One request, one reply: whoever does not wait for it is no client of ours.
+    // One request, one reply: whoever does not wait for it is no client of ours. What it sent goes
+    // with the connection.
     connection.closing = true;
     return;
   }
-  if (message.bytes_truncated) {
-    Reply(connection, absl::InvalidArgumentError("the message is too long"), 0, nullptr);
-    return;
+  if (peeked.bytes_truncated) {
+    return Refuse(connection, absl::InvalidArgumentError("the message is too long"));
   }
-  const absl::StatusOr<DescriptorRequest> request = ParseDescriptorRequest(message.bytes);
-  if (!request.ok()) return Reply(connection, request.status(), 0, nullptr);
+  const absl::StatusOr<DescriptorRequest> request = ParseDescriptorRequest(peeked.bytes);
+  if (!request.ok()) return Refuse(connection, request.status());
   const absl::StatusOr<uint64_t> session = directory_.FindByToken(request->token, connection.peer);
-  if (!session.ok()) return Reply(connection, session.status(), 0, nullptr);
+  if (!session.ok()) return Refuse(connection, session.status());
 
   if (request->kind == DescriptorRequestKind::kDelivery) {
+    DiscardDescriptorMessage(connection.socket.get());
     connection.waiting = true;
     directory_.WhenReady(*session, [answers = answers_, key = connection.key](
                                        absl::StatusOr<DeliveredDescriptors> delivered) {
@@ -214,28 +231,44 @@ void DescriptorExchange::Handle(Connection& connection, DescriptorMessage messag
     });
     return;
   }
-  const size_t arrived = message.descriptors.size();
-  if (message.descriptors_truncated ? arrived > request->descriptor_count
-                                    : arrived != request->descriptor_count) {
-    return Reply(connection,
-                 absl::InvalidArgumentError(absl::StrCat("a batch of ", request->descriptor_count,
-                                                         " came with ", arrived, " descriptors")),
-                 0, nullptr);
-  }
-  if (arrived == 0) {
-    return Reply(connection,
-                 absl::ResourceExhaustedError(
-                     "the daemon can take no descriptor (RLIMIT_NOFILE); raise LimitNOFILE"),
-                 0, nullptr);
-  }
-  TakeShards(connection, *session, request->first_shard_index, std::move(message));
+  TakeShards(connection, *session, *request);
 }
 
-void DescriptorExchange::TakeShards(Connection& connection, uint64_t session, uint32_t first_index,
-                                    DescriptorMessage message) {
-  const absl::StatusOr<uint32_t> accepted =
-      directory_.AddShards(session, first_index, std::move(message.descriptors));
+void DescriptorExchange::TakeShards(Connection& connection, uint64_t session,
+                                    const DescriptorRequest& request) {
+  absl::StatusOr<DeliveryAccount> account =
+      directory_.AdmitShards(session, request.first_shard_index, request.descriptor_count);
+  if (!account.ok()) return Refuse(connection, account.status());
+  // No other thread receives from it, so this is the message that was looked at.
+  absl::StatusOr<DescriptorMessage> message =
+      ReceiveDescriptorMessage(connection.socket.get(), kDescriptorMessageBytesMax,
+                               absl::InfinitePast(), request.descriptor_count);
+  if (!message.ok()) {
+    connection.closing = true;
+    return;
+  }
+  const size_t arrived = message->descriptors.size();
+  const bool cut_short = message->descriptors_truncated && arrived < request.descriptor_count;
+  if (arrived == 0 && cut_short) {
+    return Reply(connection, absl::ResourceExhaustedError(kNoDescriptorLeft), 0, nullptr);
+  }
+  if (!cut_short && (arrived != request.descriptor_count || message->descriptors_truncated)) {
+    const std::string why =
+        message->descriptors_truncated
+            ? absl::StrCat("a batch of ", request.descriptor_count, " came with more descriptors")
+            : absl::StrCat("a batch of ", request.descriptor_count, " came with ", arrived,
+                           " descriptors");
+    directory_.RefuseShards(session, std::move(message->descriptors), *std::move(account), why);
+    return Reply(connection, absl::InvalidArgumentError(why), 0, nullptr);
+  }
+  const absl::StatusOr<uint32_t> accepted = directory_.AddShards(
+      session, request.first_shard_index, std::move(message->descriptors), *std::move(account));
   Reply(connection, accepted.status(), accepted.ok() ? *accepted : 0, nullptr);
+}
+
+void DescriptorExchange::Refuse(Connection& connection, const absl::Status& status) {
+  DiscardDescriptorMessage(connection.socket.get());
+  Reply(connection, status, 0, nullptr);
 }
 
 void DescriptorExchange::SendAnswers() {

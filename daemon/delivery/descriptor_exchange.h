@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 
 #include "common/descriptor_passing.h"
+#include "common/descriptor_protocol.h"
 #include "common/unique_fd.h"
 #include "daemon/delivery/delivery_directory.h"
 #include "daemon/delivery/unix_listener.h"
@@ -22,11 +23,13 @@
 namespace forestage {
 
 // A connection after an error reply is closed; so is one that says nothing for the idle timeout,
-// unless it waits for our answer.
+// unless it waits for our answer. Descriptors of a message that is refused are never taken out of
+// the socket: their close() would be ours, and blocks as long as their file system pleases.
 class DescriptorExchange {
  public:
   struct Options {
     size_t connections_max = kConnectionsMax;
+    size_t connections_per_user_max = kConnectionsPerUserMax;
     absl::Duration idle_timeout = kDescriptorIdleTimeout;
   };
   // `listener` is of type SOCK_SEQPACKET. `directory` must outlive this object. Nothing is accepted
@@ -55,9 +58,11 @@ class DescriptorExchange {
   void Run();
   void Accept();
   void OnReadable(uint64_t key);
-  void Handle(Connection& connection, DescriptorMessage message);
-  void TakeShards(Connection& connection, uint64_t session, uint32_t first_index,
-                  DescriptorMessage message);
+  absl::Status CheckPlaceFor(uid_t uid) const;
+  // What becomes of a message is decided before it is taken from the socket.
+  void Handle(Connection& connection, const DescriptorMessage& peeked);
+  void TakeShards(Connection& connection, uint64_t session, const DescriptorRequest& request);
+  void Refuse(Connection& connection, const absl::Status& status);
   void SendAnswers();
   void Reply(Connection& connection, const absl::Status& status, uint32_t accepted_count,
              const DeliveredDescriptors* delivered);

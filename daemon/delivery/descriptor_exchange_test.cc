@@ -39,10 +39,25 @@ class DirectoryFake : public DeliveryDirectory {
     if (token != kToken || peer.pid != getpid()) return absl::PermissionDeniedError("no token");
     return 7;
   }
-  absl::StatusOr<uint32_t> AddShards(uint64_t session, uint32_t first_index,
-                                     std::vector<UniqueFd> descriptors) override {
+  absl::StatusOr<DeliveryAccount> AdmitShards(uint64_t session, uint32_t first_index,
+                                              size_t /*count*/) override {
     absl::MutexLock lock(&mutex_);
     EXPECT_EQ(session, 7u);
+    if (first_index != received_.size()) return absl::InvalidArgumentError("a gap");
+    return std::make_shared<int>(0);
+  }
+  void RefuseShards(uint64_t /*session*/, std::vector<UniqueFd> descriptors,
+                    DeliveryAccount account, absl::string_view /*why*/) override {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_NE(account, nullptr);
+    refused_ += descriptors.size();
+  }
+  absl::StatusOr<uint32_t> AddShards(uint64_t session, uint32_t first_index,
+                                     std::vector<UniqueFd> descriptors,
+                                     DeliveryAccount account) override {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_EQ(session, 7u);
+    EXPECT_NE(account, nullptr);
     if (first_index != received_.size()) return absl::InvalidArgumentError("a gap");
     for (UniqueFd& descriptor : descriptors) received_.push_back(std::move(descriptor));
     return static_cast<uint32_t>(received_.size());
@@ -72,6 +87,10 @@ class DirectoryFake : public DeliveryDirectory {
     }
     waiters_.clear();
   }
+  size_t refused() const {
+    absl::MutexLock lock(&mutex_);
+    return refused_;
+  }
   size_t received() const {
     absl::MutexLock lock(&mutex_);
     return received_.size();
@@ -80,6 +99,7 @@ class DirectoryFake : public DeliveryDirectory {
  private:
   mutable absl::Mutex mutex_;
   std::vector<UniqueFd> received_ ABSL_GUARDED_BY(mutex_);
+  size_t refused_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::function<void(absl::StatusOr<DeliveredDescriptors>)>> waiters_
       ABSL_GUARDED_BY(mutex_);
 };
@@ -95,7 +115,7 @@ size_t OpenDescriptors() {
 class DescriptorExchangeTest : public ::testing::Test {
  protected:
   void StartWith(const DescriptorExchange::Options& options) {
-    auto listener = UnixListener::Bind(path_, SOCK_SEQPACKET);
+    auto listener = UnixListener::Bind({.path = path_, .type = SOCK_SEQPACKET});
     ASSERT_OK(listener);
     auto exchange = DescriptorExchange::Create(options, std::move(*listener), directory_);
     ASSERT_OK(exchange);
@@ -192,6 +212,8 @@ TEST_F(DescriptorExchangeTest, CountsThatDoNotMatchAreRefusedAndNothingIsKept) {
     EXPECT_FALSE(Receive(client.get()).ok()) << "closed";
   }
   EXPECT_EQ(directory_.received(), 0u);
+  // Of what came too much, no more than was announced was ever taken.
+  EXPECT_EQ(directory_.refused(), 1u + 2u);
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
@@ -243,6 +265,16 @@ TEST_F(DescriptorExchangeTest, ConnectionsBeyondTheLimitAreTold) {
   const UniqueFd second = Connect();
   ASSERT_OK_AND_ASSIGN(const Received refused, Receive(second.get()));
   EXPECT_THAT(refused.status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("place")));
+}
+
+TEST_F(DescriptorExchangeTest, OneUserCannotHaveAllConnections) {
+  StartWith({.connections_per_user_max = 1});
+  const UniqueFd first = Connect();
+  ASSERT_OK(Send(first.get(), Batch(0, 1), 1));
+  ASSERT_OK(Receive(first.get()));
+  const UniqueFd second = Connect();
+  ASSERT_OK_AND_ASSIGN(const Received refused, Receive(second.get()));
+  EXPECT_THAT(refused.status, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("uid")));
 }
 
 TEST_F(DescriptorExchangeTest, SilentConnectionsAreClosed) {

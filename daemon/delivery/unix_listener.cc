@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -25,7 +26,8 @@ namespace forestage {
 namespace {
 
 constexpr mode_t kDirectoryMode = 0755;
-constexpr mode_t kSocketMode = 0600;
+// Until the file has its group: nobody else may connect.
+constexpr mode_t kFirstMode = 0600;
 constexpr int kListenBacklog = 128;
 // The lock file can be removed under us by a daemon that ends; so often we try again.
 constexpr int kLockAttemptsMax = 16;
@@ -53,6 +55,19 @@ absl::Status MakeParentDirectories(const std::string& path) {
   return absl::OkStatus();
 }
 
+// Whoever may write to the directory may put a socket of his own in the place of ours.
+absl::Status CheckDirectory(const std::string& path) {
+  const std::string directory = path.substr(0, std::max<size_t>(path.rfind('/'), 1));
+  struct stat attributes = {};
+  if (stat(directory.c_str(), &attributes) != 0) return ErrnoStatus(errno, directory);
+  if ((attributes.st_mode & S_IWOTH) != 0 && (attributes.st_mode & S_ISVTX) == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("everybody may write to ", directory, ", and so replace the socket ", path,
+                     "; chmod o-w it, or choose another directory"));
+  }
+  return absl::OkStatus();
+}
+
 std::string HolderOf(int lock) {
   char text[32] = {};
   const ssize_t count = pread(lock, text, sizeof(text) - 1, 0);
@@ -71,7 +86,11 @@ bool IsNamed(int fd, const std::string& path) {
 absl::StatusOr<UniqueFd> TakeLock(const std::string& path) {
   for (int attempt = 0; attempt < kLockAttemptsMax; ++attempt) {
     UniqueFd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!lock.valid()) return ErrnoStatus(errno, absl::StrCat("opening the lock file ", path));
+    if (!lock.valid()) {
+      return ErrnoStatus(errno, absl::StrCat("opening the lock file ", path,
+                                             " (the daemon must be able to write to the socket's "
+                                             "directory)"));
+    }
     if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) return ErrnoStatus(errno, absl::StrCat("locking ", path));
       return absl::FailedPreconditionError(
@@ -117,38 +136,58 @@ absl::Status RemoveStaleSocket(const std::string& path, const sockaddr_un& addre
 
 }  // namespace
 
-UnixListener::UnixListener(std::string path, UniqueFd lock)
-    : path_(std::move(path)), lock_(std::move(lock)) {}
+UnixListener::UnixListener(const Options& options, UniqueFd lock)
+    : options_(options), lock_(std::move(lock)) {}
 
-absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Bind(const std::string& path,
-                                                                 int type) {
-  RETURN_IF_ERROR(AddressOf(path).status());
-  RETURN_IF_ERROR(MakeParentDirectories(path));
-  ASSIGN_OR_RETURN(UniqueFd lock, TakeLock(path + ".lock"));
-  std::unique_ptr<UnixListener> listener(new UnixListener(path, std::move(lock)));
-  RETURN_IF_ERROR(listener->Listen(type));
+absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Bind(const Options& options) {
+  RETURN_IF_ERROR(AddressOf(options.path).status());
+  RETURN_IF_ERROR(MakeParentDirectories(options.path));
+  RETURN_IF_ERROR(CheckDirectory(options.path));
+  ASSIGN_OR_RETURN(UniqueFd lock, TakeLock(options.path + ".lock"));
+  std::unique_ptr<UnixListener> listener(new UnixListener(options, std::move(lock)));
+  RETURN_IF_ERROR(listener->Listen());
   return listener;
 }
 
-absl::Status UnixListener::Listen(int type) {
-  ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path_));
-  RETURN_IF_ERROR(RemoveStaleSocket(path_, address, type));
-  UniqueFd socket_fd(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+absl::Status UnixListener::Listen() {
+  const std::string& path = options_.path;
+  ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
+  RETURN_IF_ERROR(RemoveStaleSocket(path, address, options_.type));
+  UniqueFd socket_fd(socket(AF_UNIX, options_.type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket_fd.valid()) return ErrnoStatus(errno, "socket");
   // Before bind, which makes the file with this mode: there is no moment with a wider one.
-  if (fchmod(socket_fd.get(), kSocketMode) != 0) return ErrnoStatus(errno, "fchmod of a socket");
+  if (fchmod(socket_fd.get(), kFirstMode) != 0) return ErrnoStatus(errno, "fchmod of a socket");
   if (bind(socket_fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("binding ", path_));
+    return ErrnoStatus(errno, absl::StrCat("binding ", path));
   }
   struct stat attributes = {};
-  if (lstat(path_.c_str(), &attributes) != 0) return ErrnoStatus(errno, path_);
+  if (lstat(path.c_str(), &attributes) != 0) return ErrnoStatus(errno, path);
   bound_device_ = attributes.st_dev;
   bound_inode_ = attributes.st_ino;
   socket_ = std::move(socket_fd);
+  RETURN_IF_ERROR(GiveGroupAndMode());
   if (listen(socket_.get(), kListenBacklog) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("listening on ", path_));
+    return ErrnoStatus(errno, absl::StrCat("listening on ", path));
   }
   spare_ = UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  return absl::OkStatus();
+}
+
+absl::Status UnixListener::GiveGroupAndMode() {
+  const std::string& path = options_.path;
+  if (options_.group.has_value() &&
+      lchown(path.c_str(), static_cast<uid_t>(-1), *options_.group) != 0) {
+    const int error = errno;
+    return ErrnoStatus(error,
+                       absl::StrCat("giving ", path, " to group ", *options_.group,
+                                    error == EPERM ? " (run the daemon as root or as a member of "
+                                                     "the group, or choose another socket-group)"
+                                                   : ""));
+  }
+  // The umask counts at bind, not here.
+  if (options_.mode != kFirstMode && chmod(path.c_str(), options_.mode) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("chmod of ", path));
+  }
   return absl::OkStatus();
 }
 
@@ -157,12 +196,12 @@ UnixListener::~UnixListener() { Close(); }
 void UnixListener::Close() {
   socket_.Reset();
   struct stat attributes = {};
-  if (bound_inode_ != 0 && lstat(path_.c_str(), &attributes) == 0 &&
+  if (bound_inode_ != 0 && lstat(path().c_str(), &attributes) == 0 &&
       attributes.st_ino == bound_inode_ && attributes.st_dev == bound_device_) {
-    unlink(path_.c_str());
+    unlink(path().c_str());
   }
   bound_inode_ = 0;
-  const std::string lock_path = path_ + ".lock";
+  const std::string lock_path = path() + ".lock";
   // While we hold it, nobody else can make the named file theirs; somebody may have removed it.
   if (lock_.valid() && IsNamed(lock_.get(), lock_path)) unlink(lock_path.c_str());
   lock_.Reset();
@@ -172,7 +211,7 @@ absl::Status UnixListener::Refuse(absl::Status why) {
   ++unlogged_refusals_;
   const absl::Time now = absl::Now();
   if (now >= next_log_) {
-    spdlog::warn("connection refused socket={} reason=\"{}\" refusals={}", path_,
+    spdlog::warn("connection refused socket={} reason=\"{}\" refusals={}", path(),
                  std::string(why.message()), unlogged_refusals_);
     next_log_ = now + kRefusalLogPeriod;
     unlogged_refusals_ = 0;
@@ -201,7 +240,7 @@ absl::StatusOr<UnixListener::Connection> UnixListener::Accept() {
     return Refuse(
         absl::UnauthenticatedError(absl::StrCat("peer unknown: ", peer.status().message())));
   }
-  if (peer->uid != 0 && peer->uid != geteuid()) {
+  if (options_.owners_only && peer->uid != 0 && peer->uid != geteuid()) {
     return Refuse(absl::PermissionDeniedError(absl::StrCat("uid ", peer->uid, " (pid ", peer->pid,
                                                            ") is neither root nor uid ", geteuid(),
                                                            ", which runs this daemon")));

@@ -47,7 +47,8 @@ class UnixListenerTest : public ::testing::Test {
 };
 
 TEST_F(UnixListenerTest, AcceptsAndNamesThePeer) {
-  ASSERT_OK_AND_ASSIGN(const auto listener, UnixListener::Bind(path_, SOCK_SEQPACKET));
+  ASSERT_OK_AND_ASSIGN(const auto listener,
+                       UnixListener::Bind({.path = path_, .type = SOCK_SEQPACKET}));
   EXPECT_THAT(listener->Accept().status(), StatusIs(absl::StatusCode::kNotFound, HasSubstr("")));
   const UniqueFd client = Connect(path_, SOCK_SEQPACKET);
   ASSERT_TRUE(client.valid());
@@ -59,7 +60,8 @@ TEST_F(UnixListenerTest, AcceptsAndNamesThePeer) {
 
 TEST_F(UnixListenerTest, SocketIsForItsOwnerOnlyAndGoesWithTheListener) {
   {
-    ASSERT_OK_AND_ASSIGN(const auto listener, UnixListener::Bind(path_, SOCK_STREAM));
+    ASSERT_OK_AND_ASSIGN(const auto listener,
+                         UnixListener::Bind({.path = path_, .type = SOCK_STREAM}));
     struct stat attributes = {};
     ASSERT_EQ(stat(path_.c_str(), &attributes), 0);
     EXPECT_EQ(attributes.st_mode & 0777u, 0600u);
@@ -68,22 +70,50 @@ TEST_F(UnixListenerTest, SocketIsForItsOwnerOnlyAndGoesWithTheListener) {
   EXPECT_FALSE(std::filesystem::exists(path_ + ".lock"));
 }
 
+TEST_F(UnixListenerTest, ModeAndGroupAreAsAskedWhateverTheUmask) {
+  // A group that this process has; root may take any.
+  const gid_t group = getuid() == 0 ? 4242 : getgid();
+  const mode_t umask_before = umask(0077);
+  const auto listener =
+      UnixListener::Bind({.path = path_, .type = SOCK_STREAM, .mode = 0660, .group = group});
+  umask(umask_before);
+  ASSERT_OK(listener);
+  struct stat attributes = {};
+  ASSERT_EQ(stat(path_.c_str(), &attributes), 0);
+  EXPECT_EQ(attributes.st_mode & 07777u, 0660u);
+  EXPECT_EQ(attributes.st_gid, group);
+}
+
+TEST_F(UnixListenerTest, DirectoryInWhichEverybodyMayWriteIsRefused) {
+  const std::string open_directory = directory_.File("open");
+  ASSERT_EQ(mkdir(open_directory.c_str(), 0755), 0);
+  ASSERT_EQ(chmod(open_directory.c_str(), 0777), 0);
+  const UnixListener::Options options = {.path = open_directory + "/s", .type = SOCK_STREAM};
+  EXPECT_THAT(UnixListener::Bind(options).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(open_directory)));
+  // As /tmp: others cannot remove what is not theirs.
+  ASSERT_EQ(chmod(open_directory.c_str(), 01777), 0);
+  EXPECT_OK(UnixListener::Bind(options));
+}
+
 TEST_F(UnixListenerTest, LivingListenerIsNeverReplaced) {
-  ASSERT_OK_AND_ASSIGN(const auto listener, UnixListener::Bind(path_, SOCK_STREAM));
-  EXPECT_THAT(UnixListener::Bind(path_, SOCK_STREAM).status(),
+  ASSERT_OK_AND_ASSIGN(const auto listener,
+                       UnixListener::Bind({.path = path_, .type = SOCK_STREAM}));
+  EXPECT_THAT(UnixListener::Bind({.path = path_, .type = SOCK_STREAM}).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr(path_), HasSubstr(std::to_string(getpid())))));
   // Somebody who knows no lock file listens there.
   std::filesystem::remove(path_ + ".lock");
-  EXPECT_THAT(UnixListener::Bind(path_, SOCK_STREAM).status(),
+  EXPECT_THAT(UnixListener::Bind({.path = path_, .type = SOCK_STREAM}).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("living")));
-  EXPECT_THAT(UnixListener::Bind(path_, SOCK_SEQPACKET).status(),
+  EXPECT_THAT(UnixListener::Bind({.path = path_, .type = SOCK_SEQPACKET}).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("living")));
   EXPECT_TRUE(Connect(path_, SOCK_STREAM).valid());
 }
 
 TEST_F(UnixListenerTest, SocketOfAnotherIsNotRemovedAtTheEnd) {
-  ASSERT_OK_AND_ASSIGN(const auto listener, UnixListener::Bind(path_, SOCK_STREAM));
+  ASSERT_OK_AND_ASSIGN(const auto listener,
+                       UnixListener::Bind({.path = path_, .type = SOCK_STREAM}));
   std::filesystem::remove(path_);
   std::ofstream(path_) << "new owner";
   listener->Close();
@@ -95,7 +125,7 @@ TEST_F(UnixListenerTest, OneOfManyStartsWins) {
   std::vector<std::thread> threads;
   for (auto& slot : won) {
     threads.emplace_back([this, &slot] {
-      auto listener = UnixListener::Bind(path_, SOCK_STREAM);
+      auto listener = UnixListener::Bind({.path = path_, .type = SOCK_STREAM});
       if (listener.ok()) slot = std::move(*listener);
     });
   }
@@ -106,10 +136,11 @@ TEST_F(UnixListenerTest, OneOfManyStartsWins) {
 }
 
 TEST_F(UnixListenerTest, RefusesPathsThatCannotBe) {
-  EXPECT_THAT(UnixListener::Bind("relative.sock", SOCK_STREAM).status(),
+  EXPECT_THAT(UnixListener::Bind({.path = "relative.sock", .type = SOCK_STREAM}).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("absolute")));
-  EXPECT_THAT(UnixListener::Bind("/tmp/" + std::string(200, 'x'), SOCK_STREAM).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("107 bytes")));
+  EXPECT_THAT(
+      UnixListener::Bind({.path = "/tmp/" + std::string(200, 'x'), .type = SOCK_STREAM}).status(),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("107 bytes")));
 }
 
 // In a child, since it changes its user; exits with the step that failed.
@@ -126,9 +157,11 @@ int ConnectAsAnotherUser(const std::string& path) {
   return read(fd.get(), &byte, 1) == 0 ? 0 : 4;
 }
 
-TEST_F(UnixListenerTest, AnotherUserIsRefusedAtAccept) {
+TEST_F(UnixListenerTest, AnotherUserIsRefusedAtAcceptWhereOnlyOwnersComeIn) {
   if (getuid() != 0) GTEST_SKIP() << "only root can become another user";
-  ASSERT_OK_AND_ASSIGN(const auto listener, UnixListener::Bind(path_, SOCK_STREAM));
+  ASSERT_OK_AND_ASSIGN(
+      const auto listener,
+      UnixListener::Bind({.path = path_, .type = SOCK_STREAM, .owners_only = true}));
   // As if an administrator had opened it.
   ASSERT_EQ(chmod(path_.c_str(), 0666), 0);
   for (auto parent = std::filesystem::path(path_).parent_path(); parent != parent.root_path();
@@ -149,7 +182,8 @@ TEST_F(UnixListenerTest, AnotherUserIsRefusedAtAccept) {
 }
 
 TEST_F(UnixListenerTest, WithoutDescriptorsConnectionsAreRefusedAndItRecovers) {
-  ASSERT_OK_AND_ASSIGN(const auto listener, UnixListener::Bind(path_, SOCK_STREAM));
+  ASSERT_OK_AND_ASSIGN(const auto listener,
+                       UnixListener::Bind({.path = path_, .type = SOCK_STREAM}));
   const UniqueFd client = Connect(path_, SOCK_STREAM);
   ASSERT_TRUE(client.valid());
   rlimit before = {};

@@ -6,26 +6,29 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
 #include <sys/eventfd.h>
 
 #include "common/errno_status.h"
+#include "daemon/limits.h"
 
 namespace forestage {
 
 ConnectionAcceptor::ConnectionAcceptor(std::unique_ptr<UnixListener> listener, PeerTable& peers,
-                                       Handover handover, UniqueFd wake)
+                                       Handover handover, Sweep sweep, UniqueFd wake)
     : listener_(std::move(listener)),
       peers_(peers),
       handover_(std::move(handover)),
+      sweep_(std::move(sweep)),
       wake_(std::move(wake)) {}
 
 absl::StatusOr<std::unique_ptr<ConnectionAcceptor>> ConnectionAcceptor::Create(
-    std::unique_ptr<UnixListener> listener, PeerTable& peers, Handover handover) {
+    std::unique_ptr<UnixListener> listener, PeerTable& peers, Handover handover, Sweep sweep) {
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return ErrnoStatus(errno, "eventfd");
-  return std::unique_ptr<ConnectionAcceptor>(
-      new ConnectionAcceptor(std::move(listener), peers, std::move(handover), std::move(wake)));
+  return std::unique_ptr<ConnectionAcceptor>(new ConnectionAcceptor(
+      std::move(listener), peers, std::move(handover), std::move(sweep), std::move(wake)));
 }
 
 ConnectionAcceptor::~ConnectionAcceptor() { Stop(); }
@@ -43,21 +46,33 @@ void ConnectionAcceptor::Stop() {
 }
 
 void ConnectionAcceptor::Run() {
+  absl::Time next_sweep = absl::Now() + kPeerSweepPeriod;
   while (!stopping_) {
     pollfd entries[2] = {{.fd = listener_->fd(), .events = POLLIN, .revents = 0},
                          {.fd = wake_.get(), .events = POLLIN, .revents = 0}};
-    if (poll(entries, 2, -1) <= 0 || (entries[0].revents & POLLIN) == 0) continue;
-    absl::StatusOr<UnixListener::Connection> accepted = listener_->Accept();
-    if (!accepted.ok()) continue;
-    // Before gRPC can see a call of it.
-    const absl::Status added = peers_.Add(accepted->socket.get(), accepted->peer);
-    if (!added.ok()) {
-      spdlog::warn("connection refused socket={} pid={} reason=\"{}\"", listener_->path(),
-                   accepted->peer.pid, std::string(added.message()));
-      continue;
+    const int ready =
+        poll(entries, 2, static_cast<int>(absl::ToInt64Milliseconds(kPeerSweepPeriod)));
+    // A flood of connections must not keep the sweep away.
+    if (const absl::Time now = absl::Now(); now >= next_sweep) {
+      peers_.Sweep();
+      if (sweep_ != nullptr) sweep_();
+      next_sweep = now + kPeerSweepPeriod;
     }
-    handover_(std::move(accepted->socket));
+    if (ready > 0 && (entries[0].revents & POLLIN) != 0) AcceptOne();
   }
+}
+
+void ConnectionAcceptor::AcceptOne() {
+  absl::StatusOr<UnixListener::Connection> accepted = listener_->Accept();
+  if (!accepted.ok()) return;
+  // Before gRPC can see a call of it.
+  const absl::Status added = peers_.Add(accepted->socket.get(), accepted->peer);
+  if (!added.ok()) {
+    spdlog::warn("connection refused socket={} pid={} uid={} reason=\"{}\"", listener_->path(),
+                 accepted->peer.pid, accepted->peer.uid, std::string(added.message()));
+    return;
+  }
+  handover_(std::move(accepted->socket));
 }
 
 }  // namespace forestage

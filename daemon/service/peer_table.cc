@@ -1,5 +1,6 @@
 #include "daemon/service/peer_table.h"
 
+#include <algorithm>
 #include <cerrno>
 
 #include "absl/strings/match.h"
@@ -17,9 +18,16 @@ absl::Status PeerTable::Add(int fd, const PeerIdentity& peer) {
   absl::MutexLock lock(&mutex_);
   DropClosed();
   entries_.erase(fd);
-  if (entries_.size() >= connections_max_) {
+  if (entries_.size() >= options_.connections_max) {
     return absl::ResourceExhaustedError(
         absl::StrCat(entries_.size(), " connections are open, the most that are allowed"));
+  }
+  const auto of_user = std::count_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
+    return entry.second.peer.uid == peer.uid;
+  });
+  if (static_cast<size_t>(of_user) >= options_.connections_per_user_max) {
+    return absl::ResourceExhaustedError(absl::StrCat(of_user, " connections of uid ", peer.uid,
+                                                     " are open, the most that one user may have"));
   }
   entries_[fd] = {.peer = peer, .socket_inode = attributes.st_ino};
   return absl::OkStatus();
@@ -34,6 +42,16 @@ absl::StatusOr<PeerIdentity> PeerTable::Find(absl::string_view grpc_peer) const 
   }
   return absl::PermissionDeniedError(
       absl::StrCat("the peer \"", grpc_peer, "\" did not connect through the daemon's socket"));
+}
+
+void PeerTable::Sweep() {
+  absl::MutexLock lock(&mutex_);
+  DropClosed();
+}
+
+size_t PeerTable::size() const {
+  absl::MutexLock lock(&mutex_);
+  return entries_.size();
 }
 
 void PeerTable::DropClosed() {

@@ -15,8 +15,13 @@ class SessionDirectory : public DeliveryDirectory {
 
   absl::StatusOr<uint64_t> FindByToken(const SessionToken& token,
                                        const PeerIdentity& peer) override;
+  absl::StatusOr<DeliveryAccount> AdmitShards(uint64_t session, uint32_t first_index,
+                                              size_t count) override;
   absl::StatusOr<uint32_t> AddShards(uint64_t session, uint32_t first_index,
-                                     std::vector<UniqueFd> descriptors) override;
+                                     std::vector<UniqueFd> descriptors,
+                                     DeliveryAccount account) override;
+  void RefuseShards(uint64_t session, std::vector<UniqueFd> descriptors, DeliveryAccount account,
+                    absl::string_view why) override;
   void WhenReady(uint64_t session,
                  std::function<void(absl::StatusOr<DeliveredDescriptors>)> done) override;
 

@@ -54,11 +54,17 @@ struct SessionRegistry::Session {
   std::shared_ptr<SessionListener> listener;
   GroupKey group_key;
   absl::Time opened_at;
+  // What this session counts for its user; with its descriptors until it is ready.
+  std::shared_ptr<UserQuota::Charge> charge;
+  // Those of the checkpoint, from then on.
+  std::shared_ptr<UserQuota::Charge> checkpoint_charge;
 
   // Descriptors that have come; given away to the preparation.
   std::vector<UniqueFd> received;
   uint32_t received_count = 0;
   bool preparing = false;
+  // When the preparation is given up.
+  absl::Time preparation_deadline;
   std::vector<std::function<void(absl::StatusOr<SessionDelivery>)>> waiters;
 
   // Null until ready.
@@ -93,8 +99,10 @@ SessionRegistry::SessionRegistry(Options options, CheckpointStore& store, ExitWa
       store_(store),
       exit_watch_(exit_watch),
       observer_(observer),
-      release_pool_(kReleaseThreadsMax),
-      preparation_pool_(kPreparationThreadsMax) {
+      quota_({.sessions_max = options_.sessions_per_user_max,
+              .descriptors_max = options_.descriptors_per_user_max}),
+      release_pool_(kReleaseThreadsMax, kReleaseThreadsPerUserMax),
+      preparation_pool_(kPreparationThreadsMax, kPreparationThreadsPerUserMax) {
   CHECK(options_.now != nullptr);
 }
 
@@ -138,6 +146,7 @@ absl::StatusOr<SessionId> SessionRegistry::Open(const SessionTerms& terms, const
     return absl::ResourceExhaustedError(
         absl::StrCat("the daemon has ", sessions_.size(), " sessions, its limit (sessions-max)"));
   }
+  ASSIGN_OR_RETURN(std::shared_ptr<UserQuota::Charge> charge, quota_.ChargeSession(peer.uid));
   const SessionId id = next_id_++;
   const GroupMember member = {.session = id,
                               .local_rank = terms.local_rank,
@@ -159,6 +168,7 @@ absl::StatusOr<SessionId> SessionRegistry::Open(const SessionTerms& terms, const
   session->listener = std::move(listener);
   session->group_key = std::move(key);
   session->opened_at = options_.now();
+  session->charge = std::move(charge);
   session->listener->OnOpened(token);
   tokens_[token] = id;
   sessions_[id] = std::move(session);
@@ -189,30 +199,73 @@ absl::StatusOr<SessionId> SessionRegistry::FindByToken(const SessionToken& token
   // One answer for both, so that nobody can try out tokens of others.
   if (found == tokens_.end() || !SameProcess(Find(found->second)->peer, peer)) {
     return absl::PermissionDeniedError(
-        "no session of this process has this token; open one on the gRPC socket first");
+        "no session of this process has this token: it was never given out, its session is over, "
+        "or it is another process's; open a session on the gRPC socket first");
   }
   return found->second;
 }
 
-absl::StatusOr<uint32_t> SessionRegistry::AddShards(SessionId id, uint32_t first_index,
-                                                    std::vector<UniqueFd> descriptors) {
-  absl::MutexLock lock(&mutex_);
-  Session* session = Find(id);
+absl::Status SessionRegistry::CheckShards(const Session* session, uint32_t first_index,
+                                          size_t count) const {
   if (session == nullptr) return absl::NotFoundError("the session has ended");
   const size_t expected = session->terms.shards.size();
-  if (first_index != session->received_count || descriptors.size() > expected - first_index) {
+  if (first_index != session->received_count || count > expected - first_index) {
     return absl::InvalidArgumentError(
-        absl::StrCat("shards ", first_index, " to ", first_index + descriptors.size(),
-                     " were sent, but ", session->received_count, " of ", expected, " have come"));
+        absl::StrCat("shards ", first_index, " to ", first_index + count, " were sent, but ",
+                     session->received_count, " of ", expected, " have come"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<UserQuota::Charge>> SessionRegistry::AdmitShards(
+    SessionId id, uint32_t first_index, size_t count) {
+  absl::MutexLock lock(&mutex_);
+  Session* session = Find(id);
+  RETURN_IF_ERROR(CheckShards(session, first_index, count));
+  RETURN_IF_ERROR(session->charge->AddDescriptors(count));
+  return session->charge;
+}
+
+absl::StatusOr<uint32_t> SessionRegistry::AddShards(SessionId id, uint32_t first_index,
+                                                    std::vector<UniqueFd> descriptors,
+                                                    std::shared_ptr<UserQuota::Charge> charge) {
+  absl::MutexLock lock(&mutex_);
+  Session* session = Find(id);
+  if (const absl::Status status = CheckShards(session, first_index, descriptors.size());
+      !status.ok()) {
+    ReleaseFor(std::move(charge), std::move(descriptors));
+    return status;
   }
   for (UniqueFd& descriptor : descriptors) session->received.push_back(std::move(descriptor));
   session->received_count += static_cast<uint32_t>(descriptors.size());
-  if (session->received_count == expected && !session->preparing) Prepare(*session);
+  if (session->received_count == session->terms.shards.size() && !session->preparing) {
+    Prepare(*session);
+  }
   return session->received_count;
+}
+
+void SessionRegistry::RefuseShards(SessionId id, std::vector<UniqueFd> descriptors,
+                                   std::shared_ptr<UserQuota::Charge> charge,
+                                   absl::string_view why) {
+  absl::MutexLock lock(&mutex_);
+  ReleaseFor(std::move(charge), std::move(descriptors));
+  EndInvalid(id, why);
+}
+
+template <typename Held>
+void SessionRegistry::ReleaseFor(std::shared_ptr<UserQuota::Charge> charge, Held held) {
+  const uint64_t owner = charge->uid();
+  // A function is copied; what it holds need not be copyable.
+  auto shared = std::make_shared<Held>(std::move(held));
+  release_pool_.Submit(owner, [shared = std::move(shared), charge = std::move(charge)]() mutable {
+    shared.reset();
+    charge.reset();
+  });
 }
 
 void SessionRegistry::Prepare(Session& session) {
   session.preparing = true;
+  session.preparation_deadline = options_.now() + options_.descriptor_timeout;
   auto shards = std::make_shared<std::vector<ReceivedShard>>();
   for (size_t i = 0; i < session.received.size(); ++i) {
     const ShardTerms& terms = session.terms.shards[i];
@@ -223,12 +276,14 @@ void SessionRegistry::Prepare(Session& session) {
   }
   session.received.clear();
   const size_t lanes = std::min<size_t>(session.terms.local_size, options_.lanes_max);
-  preparation_pool_.Submit([this, id = session.id, path = session.terms.path, shards, lanes] {
+  preparation_pool_.Submit(session.peer.uid, [this, id = session.id, path = session.terms.path,
+                                              shards, lanes, charge = session.charge] {
     absl::StatusOr<std::shared_ptr<StagedCheckpoint>> acquired =
         store_.Acquire(path, std::move(*shards), lanes);
     const uint64_t resident_bytes = acquired.ok() ? AskResidentBytes(**acquired) : 0;
-    OnPrepared(id, std::move(acquired), resident_bytes);
+    OnPrepared(id, std::move(acquired), resident_bytes, charge);
   });
+  exit_watch_.Wake();
 }
 
 uint64_t SessionRegistry::AskResidentBytes(const StagedCheckpoint& staged) const {
@@ -240,21 +295,36 @@ uint64_t SessionRegistry::AskResidentBytes(const StagedCheckpoint& staged) const
 
 void SessionRegistry::OnPrepared(SessionId id,
                                  absl::StatusOr<std::shared_ptr<StagedCheckpoint>> result,
-                                 uint64_t resident_bytes) {
+                                 uint64_t resident_bytes,
+                                 const std::shared_ptr<UserQuota::Charge>& charge) {
   absl::MutexLock lock(&mutex_);
   Session* session = Find(id);
   if (!result.ok()) {
     End(id, "error", result.status());
   } else if (session == nullptr) {
-    ReleaseLater(std::move(*result));
+    ReleaseFor(charge, std::move(*result));
   } else {
     session->resident_bytes = resident_bytes;
     BecomeReady(*session, std::move(*result));
   }
 }
 
+void SessionRegistry::ChargeCheckpoint(Session& session) {
+  std::erase_if(checkpoint_charges_, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<UserQuota::Charge>& entry =
+      checkpoint_charges_[{session.peer.uid, session.staged.get()}];
+  session.checkpoint_charge = entry.lock();
+  if (session.checkpoint_charge == nullptr) {
+    session.checkpoint_charge = session.charge->SplitDescriptors();
+    entry = session.checkpoint_charge;
+  }
+  // The store has closed those of the checkpoint's files that it had already.
+  session.charge->DropDescriptors();
+}
+
 void SessionRegistry::BecomeReady(Session& session, std::shared_ptr<StagedCheckpoint> staged) {
   session.staged = std::move(staged);
+  ChargeCheckpoint(session);
   const StagedCheckpoint& checkpoint = *session.staged;
   const CatalogView& catalog = checkpoint.catalog();
   session.consumed.resize(catalog.tensor_count());
@@ -341,6 +411,9 @@ void SessionRegistry::WhenReady(SessionId id,
     done(absl::FailedPreconditionError(absl::StrCat("descriptors of ", session->received_count,
                                                     " of ", session->terms.shards.size(),
                                                     " shards have come; send the others first")));
+  } else if (session->waiters.size() >= kWaitersPerSessionMax) {
+    done(absl::ResourceExhaustedError(
+        absl::StrCat(kWaitersPerSessionMax, " connections wait for this session already")));
   } else {
     session->waiters.push_back(std::move(done));
   }
@@ -422,30 +495,42 @@ void SessionRegistry::RequestProgress(SessionId id, uint64_t major_faults) {
 absl::Time SessionRegistry::Tick() {
   absl::MutexLock lock(&mutex_);
   const absl::Time now = options_.now();
-  absl::Time next = absl::InfiniteFuture();
-  std::vector<SessionId> expired;
-  for (const auto& [id, session] : sessions_) {
-    if (session->preparing) continue;
-    const absl::Time deadline = session->opened_at + options_.descriptor_timeout;
-    if (now >= deadline) {
-      expired.push_back(id);
-    } else {
-      next = std::min(next, deadline);
-    }
-  }
-  for (const SessionId id : expired) {
-    const Session& session = *Find(id);
-    const absl::Status status = absl::DeadlineExceededError(
-        absl::StrCat("descriptors of ", session.received_count, " of ", session.terms.shards.size(),
-                     " shards came within ", absl::FormatDuration(options_.descriptor_timeout)));
-    End(id, "error", status);
-  }
+  absl::Time next = EndOverdue(now);
   for (const auto& [key, group] : groups_) {
     if (!group->deadline().has_value()) continue;
     GiveOutcomes(*group);
     next = std::min(next, group->deadline().value_or(absl::InfiniteFuture()));
   }
   return std::min(next, TellProgress(now));
+}
+
+absl::Time SessionRegistry::EndOverdue(absl::Time now) {
+  absl::Time next = absl::InfiniteFuture();
+  std::vector<SessionId> overdue;
+  for (const auto& [id, session] : sessions_) {
+    if (session->staged != nullptr) continue;
+    const absl::Time deadline = session->preparing
+                                    ? session->preparation_deadline
+                                    : session->opened_at + options_.descriptor_timeout;
+    if (now >= deadline) {
+      overdue.push_back(id);
+    } else {
+      next = std::min(next, deadline);
+    }
+  }
+  const std::string timeout = absl::FormatDuration(options_.descriptor_timeout);
+  for (const SessionId id : overdue) {
+    const Session& session = *Find(id);
+    End(id, "error",
+        absl::DeadlineExceededError(
+            session.preparing
+                ? absl::StrCat("the headers of ", session.terms.shards.size(),
+                               " shards were not read within ", timeout,
+                               " (descriptor-timeout): their storage does not answer")
+                : absl::StrCat("descriptors of ", session.received_count, " of ",
+                               session.terms.shards.size(), " shards came within ", timeout)));
+  }
+  return next;
 }
 
 absl::Time SessionRegistry::TellProgress(absl::Time now) {
@@ -500,10 +585,11 @@ void SessionRegistry::End(SessionId id, absl::string_view outcome, const absl::S
   if (observer_ != nullptr) observer_->OnSessionEnded(outcome);
   ReportCounts();
   // Closing files and waiting for lanes block on storage.
-  if (session->staged != nullptr) ReleaseLater(std::move(session->staged));
-  if (!session->received.empty()) {
-    release_pool_.Submit([session] { session->received.clear(); });
+  if (session->staged != nullptr) {
+    ReleaseFor(session->charge,
+               std::pair(std::move(session->checkpoint_charge), std::move(session->staged)));
   }
+  if (!session->received.empty()) ReleaseFor(session->charge, std::move(session->received));
 }
 
 void SessionRegistry::ReportCounts() {

@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -32,6 +33,7 @@
 #include "daemon/session/group.h"
 #include "daemon/session/session_decision.h"
 #include "daemon/session/session_terms.h"
+#include "daemon/session/user_quota.h"
 #include "daemon/session/worker_pool.h"
 #include "daemon/staging/staged_checkpoint.h"
 
@@ -104,6 +106,9 @@ class SessionRegistry {
  public:
   struct Options {
     size_t sessions_max = 256;
+    // Of one user; see UserQuota.
+    size_t sessions_per_user_max = 192;
+    size_t descriptors_per_user_max = 48 * 1024;
     size_t lanes_max = 8;
     absl::Duration agreement_timeout = absl::Seconds(60);
     absl::Duration descriptor_timeout = absl::Seconds(30);
@@ -123,7 +128,7 @@ class SessionRegistry {
   // Errors (no call to `listener` was made then):
   //   INVALID_ARGUMENT    see ValidateSessionTerms and Group::Join
   //   ALREADY_EXISTS      a living process holds this local rank; the message names its pid
-  //   RESOURCE_EXHAUSTED  sessions_max
+  //   RESOURCE_EXHAUSTED  sessions_max, sessions_per_user_max
   //   UNAVAILABLE         draining
   absl::StatusOr<SessionId> Open(const SessionTerms& terms, const PeerIdentity& peer,
                                  std::shared_ptr<SessionListener> listener)
@@ -138,13 +143,27 @@ class SessionRegistry {
   // PERMISSION_DENIED: no session has this token, or it was given to another process.
   absl::StatusOr<SessionId> FindByToken(const SessionToken& token, const PeerIdentity& peer)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Descriptors of shards first_index, first_index + 1, ...; returns how many shards the session
-  // holds descriptors of. The last one starts the preparation. NOT_FOUND: the session has ended;
-  // INVALID_ARGUMENT: a gap, or more than the open request has shards.
+  // Whether descriptors of shards first_index, first_index + 1, ... may be received, and the
+  // account that they then belong to. NOT_FOUND: the session has ended; INVALID_ARGUMENT: a gap, or
+  // more than the open request has shards; RESOURCE_EXHAUSTED: descriptors_per_user_max.
+  absl::StatusOr<std::shared_ptr<UserQuota::Charge>> AdmitShards(SessionId id, uint32_t first_index,
+                                                                 size_t count)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // The descriptors that came after AdmitShards, which are the registry's from now on whatever it
+  // answers; returns how many shards the session holds descriptors of. The last one starts the
+  // preparation. Errors as there.
   absl::StatusOr<uint32_t> AddShards(SessionId id, uint32_t first_index,
-                                     std::vector<UniqueFd> descriptors) ABSL_LOCKS_EXCLUDED(mutex_);
+                                     std::vector<UniqueFd> descriptors,
+                                     std::shared_ptr<UserQuota::Charge> charge)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // What came after AdmitShards is not what was announced: ends the session (INVALID_ARGUMENT) and
+  // closes the descriptors where that may block.
+  void RefuseShards(SessionId id, std::vector<UniqueFd> descriptors,
+                    std::shared_ptr<UserQuota::Charge> charge, absl::string_view why)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls `done` once, at once or later, under the registry's lock: when the checkpoint is ready,
-  // or with what ended the session. FAILED_PRECONDITION: shards are missing.
+  // or with what ended the session. FAILED_PRECONDITION: shards are missing; RESOURCE_EXHAUSTED: so
+  // many wait for this session already.
   void WhenReady(SessionId id, std::function<void(absl::StatusOr<SessionDelivery>)> done)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -186,7 +205,16 @@ class SessionRegistry {
   // How much of it is in memory, where that can matter. Takes its time.
   uint64_t AskResidentBytes(const StagedCheckpoint& staged) const;
   void OnPrepared(SessionId id, absl::StatusOr<std::shared_ptr<StagedCheckpoint>> result,
-                  uint64_t resident_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+                  uint64_t resident_bytes, const std::shared_ptr<UserQuota::Charge>& charge)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // From the session's account to that of its user for this checkpoint, which its sessions share.
+  void ChargeCheckpoint(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckShards(const Session* session, uint32_t first_index, size_t count) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Time EndOverdue(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Lets go of something on a thread that may block; the user's charge lasts until then.
+  template <typename Held>
+  void ReleaseFor(std::shared_ptr<UserQuota::Charge> charge, Held held);
   void BecomeReady(Session& session, std::shared_ptr<StagedCheckpoint> staged)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Compares the group's checkpoint with the node's memory, where that is still to be done, and
@@ -212,6 +240,10 @@ class SessionRegistry {
   std::map<SessionId, std::unique_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
   std::map<SessionToken, SessionId> tokens_ ABSL_GUARDED_BY(mutex_);
   std::map<GroupKey, std::unique_ptr<Group>> groups_ ABSL_GUARDED_BY(mutex_);
+  UserQuota quota_;
+  // The descriptors that a user has in a checkpoint; entries outlive their charges for a while.
+  std::map<std::pair<uid_t, const StagedCheckpoint*>, std::weak_ptr<UserQuota::Charge>>
+      checkpoint_charges_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 
   // Last, so that their threads end before the rest goes.

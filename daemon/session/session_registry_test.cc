@@ -23,6 +23,7 @@
 
 #include "common/status_matchers.h"
 #include "common/temporary_directory_for_test.h"
+#include "daemon/limits.h"
 #include "daemon/session/checkpoint_store_fake.h"
 #include "daemon/session/session_loop.h"
 
@@ -178,10 +179,16 @@ class SessionRegistryTest : public ::testing::Test {
     EXPECT_OK(opened);
     return opened.ok() ? *opened : Opened();
   }
+  absl::StatusOr<uint32_t> AddShards(SessionId id, uint32_t first,
+                                     std::vector<UniqueFd> descriptors) {
+    auto charge = registry_.AdmitShards(id, first, descriptors.size());
+    if (!charge.ok()) return charge.status();
+    return registry_.AddShards(id, first, std::move(descriptors), *std::move(charge));
+  }
   void SendShards(const Opened& session) {
     std::vector<UniqueFd> descriptors;
     descriptors.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
-    const auto accepted = registry_.AddShards(session.id, 0, std::move(descriptors));
+    const auto accepted = AddShards(session.id, 0, std::move(descriptors));
     ASSERT_OK(accepted);
     EXPECT_EQ(*accepted, 1u);
   }
@@ -196,6 +203,8 @@ class SessionRegistryTest : public ::testing::Test {
 
   SessionRegistry::Options Options() {
     return {.sessions_max = 4,
+            .sessions_per_user_max = sessions_per_user_max_,
+            .descriptors_per_user_max = descriptors_per_user_max_,
             .lanes_max = 2,
             .agreement_timeout = absl::Seconds(60),
             .descriptor_timeout = absl::Seconds(30),
@@ -203,6 +212,13 @@ class SessionRegistryTest : public ::testing::Test {
             .memory = &ledger_};
   }
 
+  explicit SessionRegistryTest(size_t sessions_per_user_max = 100,
+                               size_t descriptors_per_user_max = 1000)
+      : sessions_per_user_max_(sessions_per_user_max),
+        descriptors_per_user_max_(descriptors_per_user_max) {}
+
+  const size_t sessions_per_user_max_;
+  const size_t descriptors_per_user_max_;
   // Stands for the client's process; ours cannot exit.
   IdleProcess self_;
   std::atomic<int64_t> now_ns_ = 0;
@@ -212,6 +228,11 @@ class SessionRegistryTest : public ::testing::Test {
   const TemporaryDirectoryForTest machine_;
   MemoryLedger ledger_;
   SessionRegistry registry_{Options(), store_, *exit_watch_, nullptr};
+};
+
+class SessionQuotaTest : public SessionRegistryTest {
+ protected:
+  SessionQuotaTest() : SessionRegistryTest(3, 3) {}
 };
 
 TEST_F(SessionRegistryTest, EagerSessionGetsItsEventsInOrder) {
@@ -237,8 +258,7 @@ TEST_F(SessionRegistryTest, EverythingIsReleasedWhenTheSessionEnds) {
   // Ending it again, from wherever, does nothing.
   registry_.Close(rank.id);
   registry_.OnProcessExit(rank.id);
-  EXPECT_THAT(registry_.AddShards(rank.id, 0, {}),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("ended")));
+  EXPECT_THAT(AddShards(rank.id, 0, {}), StatusIs(absl::StatusCode::kNotFound, HasSubstr("ended")));
 }
 
 TEST_F(SessionRegistryTest, StrictDecisionComesToAllAtOnce) {
@@ -382,11 +402,110 @@ TEST_F(SessionRegistryTest, DeliveryWaitsUntilReady) {
 
 TEST_F(SessionRegistryTest, ShardsOutOfOrderAreRefused) {
   const Opened rank = Open(Terms(0, 1));
-  EXPECT_THAT(registry_.AddShards(rank.id, 1, {}),
+  EXPECT_THAT(AddShards(rank.id, 1, {}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 of 1 have come")));
   std::vector<UniqueFd> two(2);
-  EXPECT_THAT(registry_.AddShards(rank.id, 0, std::move(two)),
+  EXPECT_THAT(AddShards(rank.id, 0, std::move(two)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 of 1 have come")));
+}
+
+TEST_F(SessionRegistryTest, ShardsThatCameAfterTheEndAreClosed) {
+  const Opened rank = Open(Terms(0, 1));
+  ASSERT_OK_AND_ASSIGN(auto charge, registry_.AdmitShards(rank.id, 0, 1));
+  registry_.Close(rank.id);
+  int ends[2] = {};
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const UniqueFd reader(ends[0]);
+  std::vector<UniqueFd> writer;
+  writer.emplace_back(ends[1]);
+  EXPECT_THAT(registry_.AddShards(rank.id, 0, std::move(writer), std::move(charge)),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("ended")));
+  EXPECT_TRUE(registry_.WaitUntilIdle(absl::Now() + kPatience));
+  char byte = 0;
+  EXPECT_EQ(read(reader.get(), &byte, 1), 0) << "nobody holds the other end";
+}
+
+TEST_F(SessionRegistryTest, ShardsThatAreNotAsAnnouncedEndTheSession) {
+  const Opened rank = Open(Terms(0, 1));
+  ASSERT_OK_AND_ASSIGN(auto charge, registry_.AdmitShards(rank.id, 0, 1));
+  registry_.RefuseShards(rank.id, {}, std::move(charge), "a batch of 1 came with 0");
+  EXPECT_THAT(rank.listener->WaitForEnd(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a batch of 1")));
+}
+
+TEST_F(SessionQuotaTest, OneUsersSessionsCountUntilTheirStorageLetsGo) {
+  store_.Hold(true);
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    const Opened hung = Open(Terms(rank, 4));
+    SendShards(hung);
+    registry_.Close(hung.id);
+  }
+  EXPECT_THAT(TryOpen(Terms(0, 4)).status(),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("sessions-per-uid-max")));
+  PeerIdentity other = self_.peer();
+  other.uid += 1;
+  EXPECT_OK(TryOpen(Terms(0, 4), other));
+  store_.Hold(false);
+  EXPECT_TRUE(registry_.WaitUntilIdle(absl::Now() + kPatience));
+  EXPECT_OK(TryOpen(Terms(1, 4)));
+}
+
+TEST_F(SessionQuotaTest, OneUsersDescriptorsAreLimited) {
+  SessionTerms terms = Terms(0, 1);
+  terms.shards = std::vector<ShardTerms>(4, terms.shards[0]);
+  for (size_t i = 0; i < terms.shards.size(); ++i) terms.shards[i].name += std::to_string(i);
+  const Opened rank = Open(terms);
+  EXPECT_THAT(AddShards(rank.id, 0, std::vector<UniqueFd>(4)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("LimitNOFILE")));
+  EXPECT_OK(AddShards(rank.id, 0, std::vector<UniqueFd>(3)));
+}
+
+TEST_F(SessionQuotaTest, SessionsOnOneCheckpointShareItsDescriptors) {
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    OpenReady(Terms(rank, 4)).listener->WaitForDecision();
+  }
+  // One descriptor for the checkpoint that all three have, so two are left.
+  registry_.Close(registry_.Snapshot().front().id);
+  SessionTerms terms = Terms(3, 4);
+  terms.shards = std::vector<ShardTerms>(3, terms.shards[0]);
+  for (size_t i = 0; i < terms.shards.size(); ++i) terms.shards[i].name += std::to_string(i);
+  EXPECT_TRUE(registry_.WaitUntilIdle(absl::Now() + kPatience));
+  const Opened rank = Open(terms);
+  EXPECT_THAT(AddShards(rank.id, 0, std::vector<UniqueFd>(3)),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("LimitNOFILE")));
+  EXPECT_OK(AddShards(rank.id, 0, std::vector<UniqueFd>(2)));
+}
+
+TEST_F(SessionRegistryTest, ConnectionsThatWaitForOneSessionAreLimited) {
+  store_.Hold(true);
+  const Opened rank = Open(Terms(0, 1));
+  SendShards(rank);
+  std::vector<absl::Status> answers;
+  for (size_t i = 0; i <= kWaitersPerSessionMax; ++i) {
+    registry_.WhenReady(rank.id, [&answers](absl::StatusOr<SessionDelivery> delivery) {
+      answers.push_back(delivery.status());
+    });
+  }
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_THAT(answers[0], StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("wait")));
+  store_.Hold(false);
+  rank.listener->WaitForDecision();
+  EXPECT_EQ(answers.size(), kWaitersPerSessionMax + 1);
+}
+
+TEST_F(SessionRegistryTest, StorageThatDoesNotAnswerForTheHeadersEndsTheSession) {
+  store_.Hold(true);
+  const Opened rank = Open(Terms(0, 1));
+  SendShards(rank);
+  Advance(absl::Seconds(29));
+  registry_.Tick();
+  EXPECT_EQ(registry_.Snapshot().size(), 1u);
+  Advance(absl::Seconds(2));
+  registry_.Tick();
+  EXPECT_THAT(rank.listener->WaitForEnd(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("descriptor-timeout")));
+  store_.Hold(false);
+  EXPECT_TRUE(registry_.WaitUntilIdle(absl::Now() + kPatience));
 }
 
 TEST_F(SessionRegistryTest, DescriptorsThatDoNotComeEndTheSession) {

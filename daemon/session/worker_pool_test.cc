@@ -47,6 +47,25 @@ TEST(WorkerPoolTest, QueuesBeyondItsMaximumInOrder) {
   EXPECT_TRUE(in_order);
 }
 
+TEST(WorkerPoolTest, OneOwnerCannotHoldAllThreads) {
+  absl::Notification go_on;
+  absl::Notification other_ran;
+  std::atomic<int> hung = 0;
+  WorkerPool pool(3, 2);
+  for (int i = 0; i < 10; ++i) {
+    pool.Submit(7, [&] {
+      ++hung;
+      go_on.WaitForNotification();
+    });
+  }
+  pool.Submit(8, [&] { other_ran.Notify(); });
+  EXPECT_TRUE(other_ran.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_LE(hung, 2);
+  go_on.Notify();
+  EXPECT_TRUE(pool.WaitUntilIdle(absl::Now() + kPatience));
+  EXPECT_EQ(hung, 10);
+}
+
 TEST(WorkerPoolTest, WhatWorkHoldsIsGoneWhenItIsIdle) {
   WorkerPool pool(2);
   auto held = std::make_shared<int>(1);

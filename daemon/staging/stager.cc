@@ -7,9 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
-#include <linux/magic.h>
 #include <sys/sysmacros.h>
-#include <sys/vfs.h>
 
 #include "common/check.h"
 #include "daemon/limits.h"
@@ -23,26 +21,11 @@ std::vector<uint64_t> SizesOf(absl::Span<const std::unique_ptr<ShardFile>> files
   return sizes;
 }
 
-// What cannot be asked is taken for a file with storage behind it.
-std::vector<bool> WhichLiveInMemory(absl::Span<const std::unique_ptr<ShardFile>> files) {
-  std::vector<bool> live_in_memory;
-  for (const std::unique_ptr<ShardFile>& file : files) {
-    struct statfs file_system = {};
-    const bool known = fstatfs(file->fd(), &file_system) == 0;
-    // f_type is signed and may be sign-extended; the magic numbers have 32 bits.
-    const auto magic = static_cast<uint32_t>(file_system.f_type);
-    live_in_memory.push_back(
-        known && (magic == TMPFS_MAGIC || magic == RAMFS_MAGIC || magic == HUGETLBFS_MAGIC));
-  }
-  return live_in_memory;
-}
-
 }  // namespace
 
 Stager::Stager(Options options)
     : path_label_(std::move(options.path_label)),
       files_(std::move(options.files)),
-      lives_in_memory_(WhichLiveInMemory(files_)),
       extents_(SizesOf(files_), options.extent_bytes),
       board_(std::move(options.board)),
       waker_(std::make_shared<LaneWaker>()),
@@ -138,7 +121,9 @@ bool Stager::IsComplete() const {
 
 uint64_t Stager::CacheableBytes() const {
   uint64_t bytes = 0;
-  for (size_t i = 0; i < files_.size(); ++i) bytes += lives_in_memory_[i] ? 0 : files_[i]->bytes();
+  for (const std::unique_ptr<ShardFile>& file : files_) {
+    if (!file->probe().mount.memory) bytes += file->bytes();
+  }
   return bytes;
 }
 
@@ -146,8 +131,9 @@ uint64_t Stager::CachedBytes() const {
   uint64_t bytes = 0;
   for (uint64_t i = 0; i < extents_.extent_count(); ++i) {
     const Extent extent = extents_.extent(i);
-    if (lives_in_memory_[extent.shard_index]) continue;
-    bytes += files_[extent.shard_index]->ResidentBytes(extent.offset, extent.bytes).value_or(0);
+    const ShardFile& file = *files_[extent.shard_index];
+    if (file.probe().mount.memory) continue;
+    bytes += file.ResidentBytes(extent.offset, extent.bytes).value_or(0);
   }
   return bytes;
 }

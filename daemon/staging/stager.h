@@ -106,7 +106,6 @@ class Stager {
   const std::string path_label_;
   const std::vector<std::unique_ptr<ShardFile>> files_;
   // By file: its pages are in memory whether it is staged or not.
-  const std::vector<bool> lives_in_memory_;
   const ExtentMap extents_;
   const std::shared_ptr<StagingBoard> board_;
   const std::shared_ptr<LaneWaker> waker_;

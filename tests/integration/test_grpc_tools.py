@@ -1,4 +1,4 @@
-"""What general gRPC tools find on the daemon's socket: reflection, health, status."""
+"""What general gRPC tools find on the daemon's sockets: reflection, health, status."""
 
 import base64
 
@@ -19,6 +19,10 @@ def test_reflection_lists_the_services(daemon):
         "forestage.v1.StatusService",
         "grpc.health.v1.Health",
     } <= services
+    with daemon.admin_channel() as channel:
+        services = set(ProtoReflectionDescriptorDatabase(channel).get_services())
+    assert {"forestage.v1.StatusService", "grpc.health.v1.Health"} <= services
+    assert "forestage.v1.SessionService" not in services
 
 
 def test_health_is_served_for_the_whole_and_unknown_services_are_not_found(daemon, cli):

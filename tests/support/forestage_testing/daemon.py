@@ -36,6 +36,7 @@ class Daemon:
     ):
         self.directory = directory
         self.socket = os.path.join(directory, "d.sock")
+        self.admin_socket = self.socket + ".admin"
         self.log_path = os.path.join(directory, "log")
         self.arguments = [
             *map(str, wrapper),
@@ -73,6 +74,9 @@ class Daemon:
     def channel(self):
         return grpc.insecure_channel(f"unix:{self.socket}")
 
+    def admin_channel(self):
+        return grpc.insecure_channel(f"unix:{self.admin_socket}")
+
     def health(self):
         """'SERVING', 'NOT_SERVING', ... or None when nobody answers."""
         with self.channel() as channel:
@@ -93,11 +97,12 @@ class Daemon:
         return self
 
     def call(self, method, fields=None):
-        """Calls /service/method with JSON-like fields; the answer is such a dictionary too.
+        """Calls /service/method with JSON-like fields, on the administrators' socket; the answer is
+        such a dictionary too.
 
         Knows the messages by the daemon's own reflection only.
         """
-        with self.channel() as channel:
+        with self.admin_channel() as channel:
             service_name, method_name = method.split("/")
             service = self._descriptors().FindServiceByName(service_name)
             description = service.FindMethodByName(method_name)
@@ -113,9 +118,12 @@ class Daemon:
 
     def _descriptors(self):
         if self._pool is None:
-            self._reflection_channel = self.channel()
+            self._reflection_channel = self.admin_channel()
             self._pool = DescriptorPool(ProtoReflectionDescriptorDatabase(self._reflection_channel))
         return self._pool
+
+    def message_descriptor(self, name):
+        return self._descriptors().FindMessageTypeByName(name)
 
     def status(self):
         return self.call("forestage.v1.StatusService/GetStatus")
