@@ -174,11 +174,11 @@ class FileSelector {
     if (!index_faults.empty()) {
       return index_faults.ToStatus(absl::StrCat(QuotedPath(selection_.directory), ": the index "));
     }
-    ASSIGN_OR_RETURN(const std::string text, ReadIndexFile(PathOf(index_name), index_name));
-    ASSIGN_OR_RETURN(selection_.index, ParseWeightIndex(text, index_name));
+    ASSIGN_OR_RETURN(std::string text, ReadIndexFile(PathOf(index_name), index_name));
+    ASSIGN_OR_RETURN(selection_.index, ParseWeightIndex(std::move(text), index_name));
 
-    std::set<std::string, decltype(&NaturalLess)> shards(&NaturalLess);
-    for (const IndexedTensor& entry : selection_.index) shards.insert(entry.shard);
+    const std::set<std::string, decltype(&NaturalLess)> shards(
+        selection_.index.shards.begin(), selection_.index.shards.end(), &NaturalLess);
     RETURN_IF_ERROR(CheckIndexedKinds(shards));
     ShardFaults faults;
     for (const std::string& shard : shards) {

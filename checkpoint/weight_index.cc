@@ -1,8 +1,15 @@
 #include "checkpoint/weight_index.h"
 
 #include <algorithm>
-#include <set>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "simdjson.h"
 
@@ -15,26 +22,33 @@ namespace {
 using Kind = JsonScanner::Kind;
 using Step = JsonScanner::Step;
 
+// Where the names of tensors lie: the text, and what had escapes in it.
+struct Names {
+  std::string text;
+  // A deque's strings stay where they are.
+  std::deque<std::string> unescaped;
+};
+
 // One pass over an index; what is wrong with single entries is collected, not thrown at the first.
 class WeightIndexReader {
  public:
-  explicit WeightIndexReader(absl::string_view text) : scanner_(text) {}
+  // `names` outlives the reader.
+  explicit WeightIndexReader(Names& names) : names_(names), scanner_(names.text) {}
 
   // Empty when all is well, else what is wrong.
   std::string Read() {
     if (!ReadRoot()) return absl::StrCat("not a valid index: ", scanner_.error());
     if (!saw_weight_map_) return "not a valid index: it has no weight_map";
-    if (not_strings_.empty() && entries_.empty()) return "its weight_map names no tensor";
+    if (not_strings_.empty() && index_.entries.empty()) return "its weight_map names no tensor";
     std::string wrong;
     FindRepeated();
-    FindBadShards();
     Append("keys held twice", repeated_, &wrong);
     Append("values that are no file names", not_strings_, &wrong);
     Append("shards that are no file names in the directory", bad_shards_, &wrong);
     return wrong;
   }
 
-  std::vector<IndexedTensor> TakeEntries() { return std::move(entries_); }
+  WeightIndex TakeIndex() { return std::move(index_); }
 
  private:
   static void Append(absl::string_view what, const OffenderList& offenders, std::string* wrong) {
@@ -60,47 +74,81 @@ class WeightIndexReader {
     absl::string_view text;
     Step step;
     while ((step = scanner_.NextKey(&text)) == Step::kItem) {
-      IndexedTensor entry;
-      entry.tensor.assign(text.data(), text.size());
+      const absl::string_view tensor = Keep(text);
       if (scanner_.Peek() != Kind::kString) {
         if (!scanner_.SkipValue()) return false;
-        not_strings_.Add(QuotedName(entry.tensor));
+        not_strings_.Add(QuotedName(tensor));
         continue;
       }
       if (!scanner_.ReadString(&text)) return false;
-      entry.shard.assign(text.data(), text.size());
-      entries_.push_back(std::move(entry));
+      is_sorted_ = is_sorted_ && (index_.entries.empty() || index_.entries.back().tensor < tensor);
+      index_.entries.push_back({.tensor = tensor, .shard = ShardIndex(text, tensor)});
     }
     return step == Step::kEnd;
   }
 
+  // The same name, valid as long as `names_`.
+  absl::string_view Keep(absl::string_view name) {
+    const absl::string_view text = names_.text;
+    const bool lies_in_text = std::less_equal<>()(text.data(), name.data()) &&
+                              std::less_equal<>()(name.data(), text.data() + text.size());
+    if (lies_in_text) return name;
+    return names_.unescaped.emplace_back(name);
+  }
+
+  uint32_t ShardIndex(absl::string_view name, absl::string_view tensor) {
+    // Neighbours mostly lie in one shard.
+    if (!index_.entries.empty()) {
+      const uint32_t last = index_.entries.back().shard;
+      if (index_.shards[last] == name) return last;
+    }
+    const auto [found, inserted] =
+        shard_indexes_.try_emplace(name, static_cast<uint32_t>(index_.shards.size()));
+    if (inserted) {
+      index_.shards.emplace_back(name);
+      CheckShard(name, tensor);
+    }
+    return found->second;
+  }
+
+  void CheckShard(absl::string_view shard, absl::string_view tensor) {
+    const bool bad = shard.empty() || shard == "." || shard == ".." ||
+                     shard.find('/') != absl::string_view::npos ||
+                     shard.find('\0') != absl::string_view::npos;
+    if (!bad) return;
+    bad_shards_.Add(absl::StrCat(QuotedName(shard), " (for ", QuotedName(tensor), ")"));
+  }
+
   void FindRepeated() {
-    std::stable_sort(
-        entries_.begin(), entries_.end(),
-        [](const IndexedTensor& a, const IndexedTensor& b) { return a.tensor < b.tensor; });
-    for (size_t i = 1; i < entries_.size(); ++i) {
-      const bool again = entries_[i].tensor == entries_[i - 1].tensor;
-      const bool third = i > 1 && entries_[i].tensor == entries_[i - 2].tensor;
-      if (again && !third) repeated_.Add(QuotedName(entries_[i].tensor));
+    if (is_sorted_ || !MayRepeat()) return;
+    std::vector<absl::string_view> names;
+    names.reserve(index_.entries.size());
+    for (const WeightIndex::Entry& entry : index_.entries) names.push_back(entry.tensor);
+    std::sort(names.begin(), names.end());
+    for (size_t i = 1; i < names.size(); ++i) {
+      const bool again = names[i] == names[i - 1];
+      const bool third = i > 1 && names[i] == names[i - 2];
+      if (again && !third) repeated_.Add(QuotedName(names[i]));
     }
   }
 
-  void FindBadShards() {
-    std::set<absl::string_view> seen;
-    for (const IndexedTensor& entry : entries_) {
-      const absl::string_view shard = entry.shard;
-      const bool bad = shard.empty() || shard == "." || shard == ".." ||
-                       shard.find('/') != absl::string_view::npos ||
-                       shard.find('\0') != absl::string_view::npos;
-      if (bad && seen.insert(shard).second) {
-        bad_shards_.Add(absl::StrCat(QuotedName(shard), " (for ", QuotedName(entry.tensor), ")"));
-      }
+  // Two names have one hash. Cheaper than to sort long names, whose beginnings are all alike.
+  bool MayRepeat() const {
+    absl::flat_hash_set<size_t> hashes;
+    hashes.reserve(index_.entries.size());
+    for (const WeightIndex::Entry& entry : index_.entries) {
+      if (!hashes.insert(absl::HashOf(entry.tensor)).second) return true;
     }
+    return false;
   }
 
+  Names& names_;
   JsonScanner scanner_;
   bool saw_weight_map_ = false;
-  std::vector<IndexedTensor> entries_;
+  WeightIndex index_;
+  // Every name is above the one before, so that none is there twice.
+  bool is_sorted_ = true;
+  absl::flat_hash_map<std::string, uint32_t> shard_indexes_;
   OffenderList repeated_;
   OffenderList not_strings_;
   OffenderList bad_shards_;
@@ -108,15 +156,18 @@ class WeightIndexReader {
 
 }  // namespace
 
-absl::StatusOr<std::vector<IndexedTensor>> ParseWeightIndex(absl::string_view text,
-                                                            absl::string_view index_name) {
+absl::StatusOr<WeightIndex> ParseWeightIndex(std::string text, absl::string_view index_name) {
   if (!simdjson::validate_utf8(text.data(), text.size())) {
     return absl::InvalidArgumentError(absl::StrCat(index_name, ": not a valid index: not UTF-8"));
   }
-  WeightIndexReader reader(text);
+  auto names = std::make_shared<Names>();
+  names->text = std::move(text);
+  WeightIndexReader reader(*names);
   const std::string wrong = reader.Read();
   if (!wrong.empty()) return absl::InvalidArgumentError(absl::StrCat(index_name, ": ", wrong));
-  return reader.TakeEntries();
+  WeightIndex index = reader.TakeIndex();
+  index.owner = std::move(names);
+  return index;
 }
 
 }  // namespace forestage
