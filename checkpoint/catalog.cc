@@ -328,18 +328,18 @@ class NeighbourFinder {
   explicit NeighbourFinder(const CatalogView& catalog) : catalog_(catalog) {}
 
   std::optional<size_t> Find(absl::string_view name) {
-    if (next_ < catalog_.tensor_count() && catalog_.tensor_name(next_) == name) return next_++;
-    if (next_position_ < catalog_.tensor_count()) {
-      const size_t index = catalog_.alphabetical(next_position_);
-      if (catalog_.tensor_name(index) == name) {
-        ++next_position_;
-        next_ = index + 1;
-        return index;
-      }
+    const size_t count = catalog_.tensor_count();
+    const size_t in_alphabet =
+        next_position_ < count ? catalog_.alphabetical(next_position_) : count;
+    for (const size_t index : {next_, in_alphabet}) {
+      if (index >= count || catalog_.tensor_name(index) != name) continue;
+      if (index == in_alphabet) ++next_position_;
+      next_ = index + 1;
+      return index;
     }
     // Two binary searches are one whose position is known.
     const size_t position = catalog_.PrefixRange(name).first;
-    if (position == catalog_.tensor_count()) return std::nullopt;
+    if (position == count) return std::nullopt;
     const size_t index = catalog_.alphabetical(position);
     if (catalog_.tensor_name(index) != name) return std::nullopt;
     next_position_ = position + 1;

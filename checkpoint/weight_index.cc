@@ -1,6 +1,7 @@
 #include "checkpoint/weight_index.h"
 
 #include <algorithm>
+#include <bit>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -8,7 +9,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "simdjson.h"
@@ -22,9 +22,13 @@ namespace {
 using Kind = JsonScanner::Kind;
 using Step = JsonScanner::Step;
 
+// Room for so many entries is made at once, by what an entry has of text at least in large models.
+constexpr size_t kEntryBytesTypical = 96;
+
 // Where the names of tensors lie: the text, and what had escapes in it.
 struct Names {
-  std::string text;
+  std::shared_ptr<const void> text_owner;
+  absl::string_view text;
   // A deque's strings stay where they are.
   std::deque<std::string> unescaped;
 };
@@ -71,6 +75,7 @@ class WeightIndexReader {
     if (saw_weight_map_) return scanner_.Fail("a second weight_map");
     saw_weight_map_ = true;
     if (!scanner_.BeginObject()) return false;
+    index_.entries.reserve(names_.text.size() / kEntryBytesTypical);
     absl::string_view text;
     Step step;
     while ((step = scanner_.NextKey(&text)) == Step::kItem) {
@@ -132,12 +137,19 @@ class WeightIndexReader {
     }
   }
 
-  // Two names have one hash. Cheaper than to sort long names, whose beginnings are all alike.
+  // Two names have one hash, as far as a table of 31 bits of each shows. Cheaper than to sort long
+  // names whose beginnings are all alike.
   bool MayRepeat() const {
-    absl::flat_hash_set<size_t> hashes;
-    hashes.reserve(index_.entries.size());
+    const size_t mask = std::bit_ceil(2 * index_.entries.size()) - 1;
+    std::vector<uint32_t> tags(mask + 1, 0);
     for (const WeightIndex::Entry& entry : index_.entries) {
-      if (!hashes.insert(absl::HashOf(entry.tensor)).second) return true;
+      const uint64_t hash = absl::HashOf(entry.tensor);
+      const uint32_t tag = static_cast<uint32_t>(hash >> 32) | 1;
+      size_t place = hash & mask;
+      for (; tags[place] != 0; place = (place + 1) & mask) {
+        if (tags[place] == tag) return true;
+      }
+      tags[place] = tag;
     }
     return false;
   }
@@ -156,12 +168,15 @@ class WeightIndexReader {
 
 }  // namespace
 
-absl::StatusOr<WeightIndex> ParseWeightIndex(std::string text, absl::string_view index_name) {
+absl::StatusOr<WeightIndex> ParseWeightIndex(absl::string_view text,
+                                             std::shared_ptr<const void> owner,
+                                             absl::string_view index_name) {
   if (!simdjson::validate_utf8(text.data(), text.size())) {
     return absl::InvalidArgumentError(absl::StrCat(index_name, ": not a valid index: not UTF-8"));
   }
   auto names = std::make_shared<Names>();
-  names->text = std::move(text);
+  names->text_owner = std::move(owner);
+  names->text = text;
   WeightIndexReader reader(*names);
   const std::string wrong = reader.Read();
   if (!wrong.empty()) return absl::InvalidArgumentError(absl::StrCat(index_name, ": ", wrong));

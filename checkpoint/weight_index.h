@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <memory>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -16,7 +16,9 @@ inline constexpr uint64_t kIndexBytesMax = 100'000'000;
 
 // The weight_map of an index. INVALID_ARGUMENT lists everything that is wrong of one kind: broken
 // JSON; no weight_map, or two; keys held twice; values that are no strings; shard names that lead
-// out of the directory.
-absl::StatusOr<WeightIndex> ParseWeightIndex(std::string text, absl::string_view index_name);
+// out of the directory. `owner` holds the text, which does not change; the index keeps it.
+absl::StatusOr<WeightIndex> ParseWeightIndex(absl::string_view text,
+                                             std::shared_ptr<const void> owner,
+                                             absl::string_view index_name);
 
 }  // namespace forestage

@@ -1,6 +1,8 @@
 #include "checkpoint/weight_index.h"
 
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -16,7 +18,9 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 absl::StatusOr<WeightIndex> Parse(absl::string_view text) {
-  return ParseWeightIndex(std::string(text), "x.index.json");
+  auto owner = std::make_shared<const std::string>(text);
+  const absl::string_view owned = *owner;
+  return ParseWeightIndex(owned, std::move(owner), "x.index.json");
 }
 
 // {"a=1", ...}
