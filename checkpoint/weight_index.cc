@@ -1,6 +1,7 @@
 #include "checkpoint/weight_index.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <deque>
 #include <functional>
@@ -142,14 +143,22 @@ class WeightIndexReader {
   bool MayRepeat() const {
     const size_t mask = std::bit_ceil(2 * index_.entries.size()) - 1;
     std::vector<uint32_t> tags(mask + 1, 0);
-    for (const WeightIndex::Entry& entry : index_.entries) {
-      const uint64_t hash = absl::HashOf(entry.tensor);
-      const uint32_t tag = static_cast<uint32_t>(hash >> 32) | 1;
-      size_t place = hash & mask;
-      for (; tags[place] != 0; place = (place + 1) & mask) {
-        if (tags[place] == tag) return true;
+    // In batches: the table is larger than a core's cache, and a batch waits for memory once.
+    std::array<uint64_t, 32> hashes;
+    for (size_t begin = 0; begin < index_.entries.size(); begin += hashes.size()) {
+      const size_t count = std::min(hashes.size(), index_.entries.size() - begin);
+      for (size_t i = 0; i < count; ++i) {
+        hashes[i] = absl::HashOf(index_.entries[begin + i].tensor);
+        __builtin_prefetch(&tags[hashes[i] & mask], /*for writing*/ 1);
       }
-      tags[place] = tag;
+      for (size_t i = 0; i < count; ++i) {
+        const uint32_t tag = static_cast<uint32_t>(hashes[i] >> 32) | 1;
+        size_t place = hashes[i] & mask;
+        for (; tags[place] != 0; place = (place + 1) & mask) {
+          if (tags[place] == tag) return true;
+        }
+        tags[place] = tag;
+      }
     }
     return false;
   }
