@@ -4,6 +4,7 @@ Uses the standard library only, since benchmarks use it too.
 """
 
 import dataclasses
+import hashlib
 import json
 import pathlib
 import struct
@@ -73,7 +74,8 @@ def bytes_of(dtype, shape):
 def write_sparse(directory, tensors, *, shard_count, tensor_count=None, index=True):
     """Writes `tensors` (name, dtype, shape), the first `tensor_count`, evenly over the shards.
 
-    Where there are fewer than `tensor_count`, small ones are added. Returns the names.
+    Where there are fewer than `tensor_count`, small ones are added. Returns (name, file name, begin,
+    end) of each tensor, where the range is in the file.
     """
     directory = pathlib.Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -83,6 +85,7 @@ def write_sparse(directory, tensors, *, shard_count, tensor_count=None, index=Tr
         for extra in range(tensor_count - len(tensors)):
             tensors.append((f"model.extra.{extra}.bias", "BF16", [64]))
     weight_map = {}
+    places = []
     total = 0
     for shard in range(shard_count):
         file_name = f"model-{shard + 1:05}-of-{shard_count:05}.safetensors"
@@ -104,8 +107,17 @@ def write_sparse(directory, tensors, *, shard_count, tensor_count=None, index=Tr
         with open(directory / file_name, "wb") as file:
             file.write(struct.pack("<Q", len(text)) + text)
             file.truncate(8 + len(text) + offset)
+        for name, _, _ in tensors[begin:end]:
+            first, last = header[name]["data_offsets"]
+            places.append((name, file_name, 8 + len(text) + first, 8 + len(text) + last))
         total += offset
     if index:
         document = {"metadata": {"total_size": total}, "weight_map": weight_map}
         (directory / INDEX_NAME).write_text(json.dumps(document, indent=2))
-    return [name for name, _, _ in tensors]
+    return places
+
+
+def digest_of(places):
+    """What catalog_rank says of a catalog with these."""
+    lines = (f"{name} {file} {begin} {end}\n" for name, file, begin, end in sorted(places))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
