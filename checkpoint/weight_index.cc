@@ -24,7 +24,7 @@ using Kind = JsonScanner::Kind;
 using Step = JsonScanner::Step;
 
 // Room for so many entries is made at once, by what an entry has of text at least in large models.
-constexpr size_t kEntryBytesTypical = 96;
+constexpr size_t kEntryBytesMin = 64;
 
 // Where the names of tensors lie: the text, and what had escapes in it.
 struct Names {
@@ -76,7 +76,7 @@ class WeightIndexReader {
     if (saw_weight_map_) return scanner_.Fail("a second weight_map");
     saw_weight_map_ = true;
     if (!scanner_.BeginObject()) return false;
-    index_.entries.reserve(names_.text.size() / kEntryBytesTypical);
+    index_.entries.reserve(names_.text.size() / kEntryBytesMin);
     absl::string_view text;
     Step step;
     while ((step = scanner_.NextKey(&text)) == Step::kItem) {

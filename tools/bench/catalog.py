@@ -29,7 +29,6 @@ from forestage_testing.large_catalog import (  # noqa: E402
 START_SECONDS_MAX = 30
 ANSWER_SECONDS_MAX = 120
 RSS_SAMPLE_SECONDS = 0.05
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 MIB = 1024 * 1024
 
 # What each figure may be at most.
