@@ -28,7 +28,8 @@ def pytest_addoption(parser):
 @pytest.fixture(scope="session")
 def build_dir(request):
     path = pathlib.Path(request.config.getoption("--build-dir")).absolute()
-    for program in ["bin/forestaged", "bin/forestage", "test/slowfs", "test/load_rank"]:
+    ranks = ["test/load_rank", "test/catalog_rank"]
+    for program in ["bin/forestaged", "bin/forestage", "test/slowfs", *ranks]:
         if not (path / program).exists():
             pytest.exit(f"{path / program} is not built; build first, or give --build-dir", 2)
     return path

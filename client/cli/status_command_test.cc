@@ -65,6 +65,22 @@ TEST(StatusTextTest, SaysWhatMayBeStagedAndWhatBoundsIt) {
             HasSubstr("memory: not known: limits of cgroups above /sys/fs/cgroup\n")));
 }
 
+TEST(StatusTextTest, ShowsRateAndTimeLeftWhileStaging) {
+  DaemonStatus status;
+  DaemonCheckpointRow& checkpoint = status.checkpoints.emplace_back();
+  checkpoint.wanted_bytes = kGiB;
+  checkpoint.resident_bytes = 512 * kMiB;
+  checkpoint.bytes_per_second = 256 * kMiB;
+  checkpoint.seconds_left = 2;
+  EXPECT_THAT(StatusText(status), HasSubstr(", 256 MiB/s now, 2.000 s left\n"));
+  checkpoint.bytes_per_second = 0;
+  checkpoint.seconds_left = std::nullopt;
+  EXPECT_THAT(StatusText(status), HasSubstr(", nothing comes now\n"));
+  checkpoint.complete = true;
+  checkpoint.seconds_left = 0;
+  EXPECT_THAT(StatusText(status), AllOf(Not(HasSubstr("now")), Not(HasSubstr("left"))));
+}
+
 TEST(StatusTextTest, SaysThatNothingIsStaged) {
   EXPECT_THAT(StatusText(DaemonStatus()), HasSubstr("no checkpoint is staged"));
 }
@@ -84,9 +100,11 @@ TEST(StageJsonTest, HasTheDocumentedKeys) {
   StagingStatus staging;
   staging.wanted_bytes = 4;
   staging.read_bytes = 3;
+  staging.staging_seconds = 1.25;
   staging.resident_bytes = 2;
   EXPECT_EQ(JsonLine(StageJson(staging, 1.5)),
-            "{\"bytes\":4,\"bytes_read\":3,\"seconds\":1.5,\"resident_bytes\":2}\n");
+            "{\"bytes\":4,\"bytes_read\":3,\"seconds\":1.5,\"staging_seconds\":1.25,"
+            "\"resident_bytes\":2}\n");
 }
 
 }  // namespace

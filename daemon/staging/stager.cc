@@ -98,6 +98,8 @@ void Stager::RemoveSession(SessionId session) {
 
 void Stager::OnDemandChanged() {
   const absl::Time now = absl::Now();
+  // The time in which nothing was wanted is not part of a rate.
+  if (first_demand_ > now || completed_ <= now) rate_.Begin(now);
   first_demand_ = std::min(first_demand_, now);
   completed_ = IsComplete() ? std::min(completed_, now) : absl::InfiniteFuture();
   waker_->WakeAll();
@@ -139,13 +141,18 @@ uint64_t Stager::CachedBytes() const {
 }
 
 StagingProgress Stager::progress() const {
+  const absl::Time now = absl::Now();
   absl::MutexLock lock(&mutex_);
   StagingProgress progress = Sums();
   progress.read_bytes = read_bytes_;
   progress.complete = IsComplete();
+  progress.bytes_per_second = rate_.BytesPerSecond(now);
   if (first_demand_ != absl::InfiniteFuture()) {
-    progress.staging_seconds =
-        absl::ToDoubleSeconds(std::min(completed_, absl::Now()) - first_demand_);
+    progress.staging_seconds = absl::ToDoubleSeconds(std::min(completed_, now) - first_demand_);
+  }
+  if (progress.wanted_bytes > 0 || progress.complete) {
+    progress.time_left = rate_.TimeLeft(
+        progress.wanted_bytes - progress.resident_bytes - progress.failed_bytes, now);
   }
   return progress;
 }
@@ -263,6 +270,7 @@ void Stager::Finish(size_t lane, const ReadResult& result) {
   if (status.ok()) {
     part.queue.Finish(result.tag, ReadOutcome::kResident);
     read_bytes_ += result.storage_bytes;
+    rate_.Add(read.bytes, absl::Now());
     board_->SetState(result.tag, ExtentState::kResident);
   } else if (absl::IsCancelled(status)) {
     part.queue.Finish(result.tag, ReadOutcome::kCancelled);

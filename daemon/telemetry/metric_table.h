@@ -21,6 +21,8 @@ enum class Metric : size_t {
   kCheckpointWantedBytes,
   kCheckpointResidentBytes,
   kCheckpointFailedBytes,
+  kStagingBytesPerSecond,
+  kStagingLeftSeconds,
   kSessionsOpen,
   kGroupsOpen,
   kSessionsEnded,

@@ -9,10 +9,25 @@ from forestage_testing.processes import GUARD_SECONDS, read_line
 
 
 class Rank:
-    def __init__(self, build_dir, directory, *, socket, rank=0, size=1, group="g", flags=()):
+    """load_rank, or another program of the same options and events (catalog_rank)."""
+
+    def __init__(
+        self,
+        build_dir,
+        directory,
+        *,
+        socket,
+        rank=0,
+        size=1,
+        group="g",
+        flags=(),
+        program="load_rank",
+        wrapper=(),
+    ):
         self.rank = rank
         self.arguments = [
-            str(build_dir / "test" / "load_rank"),
+            *map(str, wrapper),
+            str(build_dir / "test" / program),
             "--socket",
             str(socket),
             "--group",
