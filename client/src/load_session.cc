@@ -387,10 +387,10 @@ absl::Status LoadSession::CheckUsable() const {
 }
 
 absl::StatusOr<Reader> LoadSession::WaitForBytes(uint32_t shard_index, uint64_t begin, uint64_t end,
-                                                 absl::Time deadline) const {
+                                                 uint64_t ahead_end, absl::Time deadline) const {
   RETURN_IF_ERROR(CheckUsable());
   if (extents_ == nullptr || loss_->lost()) return Reader::kSelf;
-  return extents_->Wait(shard_index, begin, end, deadline);
+  return extents_->Wait(shard_index, begin, end, ahead_end, deadline);
 }
 
 }  // namespace forestage

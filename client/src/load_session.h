@@ -63,10 +63,10 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   // Gives up one reference. In a forked child it is leaked on purpose.
   static void Drop(std::shared_ptr<const LoadSession> session);
 
-  // Who reads bytes [begin, end) of a shard; waits for the daemon if it is the one.
-  // DEADLINE_EXCEEDED; FAILED_PRECONDITION when the session is closed meanwhile.
+  // Who reads bytes [begin, end) of a shard; waits for the daemon if it is the one. The caller goes
+  // on to `ahead_end`. DEADLINE_EXCEEDED; FAILED_PRECONDITION when the session is closed meanwhile.
   absl::StatusOr<Reader> WaitForBytes(uint32_t shard_index, uint64_t begin, uint64_t end,
-                                      absl::Time deadline) const;
+                                      uint64_t ahead_end, absl::Time deadline) const;
 
  private:
   LoadSession(std::shared_ptr<const CheckpointFiles> files, const SessionOptions& options);

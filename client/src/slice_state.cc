@@ -60,7 +60,8 @@ const OpenShard& Slice::State::shard() const { return files_->shards()[shard_ind
 
 absl::Status Slice::State::Prepare(uint64_t begin, uint64_t end, absl::Time deadline, bool first,
                                    ReadAheadWindow& window) const {
-  absl::StatusOr<Reader> reader = session_->WaitForBytes(shard_index_, begin, end, deadline);
+  absl::StatusOr<Reader> reader =
+      session_->WaitForBytes(shard_index_, begin, end, plan_.file_end(), deadline);
   if (!reader.ok()) {
     return absl::Status(reader.status().code(), absl::StrCat(shard().path, " at offset ", begin,
                                                              ": ", reader.status().message()));
