@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,7 @@
 #include "client/cli/name_escaping.h"
 #include <sys/prctl.h>
 
+#include "common/check.h"
 #include "common/status_macros.h"
 
 namespace forestage {
@@ -43,6 +45,12 @@ uint64_t Sum(absl::Span<const std::byte> bytes) {
   return sum;
 }
 
+double MonotonicSeconds() {
+  timespec now = {};
+  CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9;
+}
+
 SessionOptions MakeSessionOptions(const GlobalOptions& global, const RankOptions& options) {
   SessionOptions session;
   session.socket_path = global.socket_path;
@@ -63,6 +71,7 @@ RankLoad::RankLoad(GlobalOptions global, RankOptions options,
     : global_(std::move(global)), options_(std::move(options)), report_(std::move(report)) {}
 
 RankResult RankLoad::Run() {
+  result_.begun_at_seconds = MonotonicSeconds();
   result_.requested = std::string(PolicyName(options_.policy));
   absl::Status status = Open();
   if (status.ok()) {
@@ -77,6 +86,7 @@ RankResult RankLoad::Run() {
     result_.verified =
         options_.verify && result_.mismatched == 0 && checked_slices_ == plan.slices.size();
   }
+  result_.ended_at_seconds = MonotonicSeconds();
   if (clock_ != nullptr) {
     result_.seconds = absl::ToDoubleSeconds(clock_->elapsed());
     result_.major_faults = clock_->major_faults();
@@ -103,7 +113,8 @@ absl::Status RankLoad::Open() {
 
 absl::Status RankLoad::LoadAll(const RankPlan& plan) {
   for (const PlannedSlice& planned : plan.slices) {
-    ASSIGN_OR_RETURN(const LoadedBytes loaded, ReadAndTouch(planned));
+    ASSIGN_OR_RETURN(const LoadedBytes loaded,
+                     options_.own ? ReadIntoOwnMemory(planned) : ReadAndTouch(planned));
     // An empty slice is no tensor to begin with.
     if (!result_.first_tensor_seconds.has_value() && !loaded.bytes.empty()) {
       result_.first_tensor_seconds = absl::ToDoubleSeconds(clock_->elapsed());
@@ -132,6 +143,18 @@ absl::StatusOr<RankLoad::LoadedBytes> RankLoad::ReadAndTouch(const PlannedSlice&
   }
   result_.sum += Sum(loaded.bytes);
   result_.bytes += loaded.bytes.size();
+  return loaded;
+}
+
+absl::StatusOr<RankLoad::LoadedBytes> RankLoad::ReadIntoOwnMemory(const PlannedSlice& planned) {
+  ASSIGN_OR_RETURN(const Slice slice, session_->GetSlice(planned.tensor_index, planned.ranges));
+  // Not filled with zeros first: neither does an engine that makes a tensor to copy into.
+  owned_.emplace_back(new std::byte[slice.bytes()]);
+  const absl::Span<std::byte> own(owned_.back().get(), slice.bytes());
+  RETURN_IF_ERROR(slice.CopyTo(own));
+  result_.bytes += own.size();
+  LoadedBytes loaded;
+  loaded.bytes = own;
   return loaded;
 }
 

@@ -31,8 +31,8 @@ class RankLoad {
   RankLoad(GlobalOptions global, RankOptions options,
            std::function<void(const RankMessage&)> report);
 
-  // Loads, touches every byte of and, if asked, checks every slice of the plan. Blocks on the
-  // daemon, the other ranks and the file system as the client library does.
+  // Loads, touches (or copies) every byte of and, if asked, checks every slice of the plan. Blocks
+  // on the daemon, the other ranks and the file system as the client library does.
   RankResult Run();
 
  private:
@@ -45,6 +45,7 @@ class RankLoad {
   absl::Status Open();
   absl::Status LoadAll(const RankPlan& plan);
   absl::StatusOr<LoadedBytes> ReadAndTouch(const PlannedSlice& planned);
+  absl::StatusOr<LoadedBytes> ReadIntoOwnMemory(const PlannedSlice& planned);
   absl::Status Check(const PlannedSlice& planned, absl::Span<const std::byte> bytes);
   void ReportProgress(const RankPlan& plan);
   void CloseSession();
@@ -64,6 +65,8 @@ class RankLoad {
   std::unique_ptr<Session> session_;
   // For slices that cannot be used in place.
   std::vector<std::byte> buffer_;
+  // With RankOptions::own: every slice so far.
+  std::vector<std::unique_ptr<std::byte[]>> owned_;
   RankResult result_;
   uint64_t checked_slices_ = 0;
   absl::Time next_progress_;

@@ -57,8 +57,10 @@ TEST(StageJsonTest, HasTheDocumentedKeys) {
   staging.wanted_bytes = 4;
   staging.read_bytes = 3;
   staging.resident_bytes = 2;
-  EXPECT_EQ(JsonLine(StageJson(staging, 1.5)),
-            "{\"bytes\":4,\"bytes_read\":3,\"seconds\":1.5,\"resident_bytes\":2}\n");
+  staging.staging_seconds = 1.25;
+  EXPECT_EQ(JsonLine(StageJson(staging, {.open = 0.125, .total = 1.5})),
+            "{\"bytes\":4,\"bytes_read\":3,\"seconds\":1.5,\"open_seconds\":0.125,"
+            "\"staging_seconds\":1.25,\"resident_bytes\":2}\n");
 }
 
 }  // namespace
