@@ -77,16 +77,15 @@ RankResult RankLoad::Run() {
   result_.requested = std::string(PolicyName(options_.policy));
   absl::Status status = Open();
   if (status.ok()) {
-    const RankPlan plan = PlanRank(*session_->catalog(), options_);
     result_.checkpoint_bytes = session_->catalog()->total_bytes();
-    for (const std::string& name : plan.uncuttable) {
+    for (const std::string& name : plan_.uncuttable) {
       report_(RankNote{absl::StrCat(EscapeName(name),
                                     " is taken whole by every rank: its rows "
                                     "do not begin at bytes")});
     }
-    status = LoadAll(plan);
+    status = LoadAll();
     result_.verified =
-        options_.verify && result_.mismatched == 0 && checked_slices_ == plan.slices.size();
+        options_.verify && result_.mismatched == 0 && checked_slices_ == plan_.slices.size();
   }
   result_.ended_at_seconds = MonotonicSeconds();
   if (clock_ != nullptr) {
@@ -99,22 +98,22 @@ RankResult RankLoad::Run() {
 }
 
 absl::Status RankLoad::Open() {
+  if (options_.verify) {
+    ASSIGN_OR_RETURN(auto local_catalog, LocalCatalog::Read(options_.directory));
+    verifier_ = std::make_unique<SliceVerifier>(std::move(local_catalog));
+  }
   SessionOptions session_options = MakeSessionOptions(global_, options_);
-  if (options_.verify || options_.share == Share::kRows) {
-    ASSIGN_OR_RETURN(local_catalog_, LocalCatalog::Read(options_.directory));
-  }
-  if (options_.verify) verifier_ = std::make_unique<SliceVerifier>(local_catalog_);
-  if (options_.share == Share::kRows) {
-    const Catalog catalog(local_catalog_, local_catalog_->view());
-    session_options.demand = DemandOf(PlanRank(catalog, options_), catalog);
-  }
+  session_options.choose_demand = [this](const Catalog& catalog) {
+    plan_ = PlanRank(catalog, options_);
+    return DemandOf(plan_, catalog);
+  };
   clock_ = std::make_unique<LoadClock>();
   ASSIGN_OR_RETURN(session_, Session::Open(options_.directory, session_options));
   return absl::OkStatus();
 }
 
-absl::Status RankLoad::LoadAll(const RankPlan& plan) {
-  for (const PlannedSlice& planned : plan.slices) {
+absl::Status RankLoad::LoadAll() {
+  for (const PlannedSlice& planned : plan_.slices) {
     ASSIGN_OR_RETURN(const LoadedBytes loaded,
                      options_.own ? ReadIntoOwnMemory(planned) : ReadAndTouch(planned));
     // An empty slice is no tensor to begin with.
@@ -123,7 +122,7 @@ absl::Status RankLoad::LoadAll(const RankPlan& plan) {
     }
     clock_->Pause();
     const absl::Status checked = Check(planned, loaded.bytes);
-    ReportProgress(plan);
+    ReportProgress();
     if (absl::Now() >= next_read_bytes_) HearReadBytes(kReadBytesTimeout);
     clock_->Resume();
     RETURN_IF_ERROR(checked);
@@ -174,11 +173,11 @@ absl::Status RankLoad::Check(const PlannedSlice& planned, absl::Span<const std::
   return absl::OkStatus();
 }
 
-void RankLoad::ReportProgress(const RankPlan& plan) {
+void RankLoad::ReportProgress() {
   const absl::Time now = absl::Now();
-  if (now < next_progress_ && result_.bytes < plan.bytes) return;
+  if (now < next_progress_ && result_.bytes < plan_.bytes) return;
   next_progress_ = now + kProgressInterval;
-  report_(RankProgress{.done_bytes = result_.bytes, .total_bytes = plan.bytes});
+  report_(RankProgress{.done_bytes = result_.bytes, .total_bytes = plan_.bytes});
 }
 
 void RankLoad::CloseSession() {

@@ -37,6 +37,9 @@ absl::Status CheckOptions(const SessionOptions& options) {
       options.agreement_timeout < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("a timeout is negative");
   }
+  if (options.demand.has_value() && options.choose_demand) {
+    return absl::InvalidArgumentError("both demand and choose_demand are given");
+  }
   return absl::OkStatus();
 }
 
@@ -99,7 +102,7 @@ DaemonOpenRequest MakeOpenRequest(const std::string& directory, const SessionOpt
       .device_uuid = options.device_uuid,
       .path = PathLabel(directory),
       .shards = {},
-      .demand_follows = options.demand.has_value(),
+      .demand_follows = options.demand.has_value() || options.choose_demand,
   };
   request.shards.reserve(files.shards().size());
   for (const OpenShard& shard : files.shards()) {
@@ -234,9 +237,11 @@ void LoadSession::SetCatalog(HeldCatalog catalog) {
 }
 
 absl::Status LoadSession::ResolveDemand(const SessionOptions& options) {
-  if (!options.demand.has_value()) return absl::OkStatus();
+  if (!options.demand.has_value() && !options.choose_demand) return absl::OkStatus();
+  const std::vector<DemandedSlice> chosen =
+      options.choose_demand ? options.choose_demand(*catalog_) : std::vector<DemandedSlice>();
   demand_.emplace();
-  for (const DemandedSlice& slice : *options.demand) {
+  for (const DemandedSlice& slice : options.choose_demand ? chosen : *options.demand) {
     const std::optional<size_t> index = held_catalog_->view.Find(slice.tensor);
     if (!index.has_value()) {
       return absl::InvalidArgumentError(

@@ -159,6 +159,24 @@ TEST_F(StagedLoadTest, SendsItsDemandAsByteRanges) {
   EXPECT_EQ(demand[2].end, 1044u);
 }
 
+TEST_F(StagedLoadTest, LetsTheRankChooseItsDemandWhenItKnowsTheCatalog) {
+  SessionOptions options;
+  int calls = 0;
+  options.choose_demand = [&](const Catalog& catalog) {
+    ++calls;
+    EXPECT_TRUE(daemon_.demand().empty());
+    return std::vector<DemandedSlice>{{.tensor = std::string(catalog.tensor(4).name)}};
+  };
+  ASSERT_OK_AND_ASSIGN(auto session, Open(options));
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(daemon_.request().demand_follows);
+  const std::vector<DemandedBytes> demand = daemon_.demand();
+  ASSERT_EQ(demand.size(), 1u);
+  EXPECT_EQ(demand[0].tensor_index, 4u);
+  options.demand.emplace();
+  EXPECT_THAT(Open(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("demand")));
+}
+
 TEST_F(StagedLoadTest, MarksEachTensorConsumedOnce) {
   ASSERT_OK_AND_ASSIGN(auto session, Open());
   session->MarkConsumed(4);
