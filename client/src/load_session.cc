@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "client/src/shard_reader.h"
 #include "client/src/slice_state.h"
 
 #include "common/check.h"
@@ -165,6 +166,7 @@ absl::StatusOr<std::shared_ptr<LoadSession>> LoadSession::Open(const std::string
   if (session->extents_ != nullptr && session->demand_.has_value()) {
     session->daemon_->SendDemand(*session->demand_);
   }
+  session->read_ahead_ = session->MakeReadAhead();
   return session;
 }
 
@@ -255,6 +257,25 @@ absl::Status LoadSession::ResolveDemand(const SessionOptions& options) {
                         .end = plan.file_end() - tensor_begin});
   }
   return absl::OkStatus();
+}
+
+std::unique_ptr<ReadAhead> LoadSession::MakeReadAhead() const {
+  // The files live as long as the session.
+  auto advise = [files = files_.get()](const ReadAhead::Part& part) {
+    AdviseRange(files->shards()[part.shard_index], part.begin, part.end);
+  };
+  if (!demand_.has_value()) {
+    return std::make_unique<ReadAhead>(files_->shard_bytes(), std::move(advise));
+  }
+  std::vector<ReadAhead::Part> order;
+  order.reserve(demand_->size());
+  for (const DemandedBytes& item : *demand_) {
+    const TensorEntryView tensor = held_catalog_->view.tensor(item.tensor_index);
+    order.push_back({.shard_index = tensor.shard_index,
+                     .begin = tensor.begin + item.begin,
+                     .end = tensor.begin + item.end});
+  }
+  return std::make_unique<ReadAhead>(std::move(order), std::move(advise));
 }
 
 Decision LoadSession::decision() const {
