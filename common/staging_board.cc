@@ -37,6 +37,10 @@ uint32_t* FutexWord(const std::atomic<uint32_t>& word) {
   return reinterpret_cast<uint32_t*>(const_cast<std::atomic<uint32_t>*>(&word));
 }
 
+void Wake(const std::atomic<uint32_t>& word, uint32_t wait_bits) {
+  syscall(SYS_futex, FutexWord(word), FUTEX_WAKE_BITSET, INT_MAX, nullptr, nullptr, wait_bits);
+}
+
 // The fields of the header that do not change.
 struct ConstantFields {
   uint64_t magic;
@@ -134,7 +138,7 @@ ExtentState StagingBoard::state(uint64_t index) const {
 
 void StagingBoard::SetState(uint64_t index, ExtentState state) {
   StateByte(index).store(static_cast<uint8_t>(state), std::memory_order_release);
-  Announce();
+  Announce(BoardWaitBit(index), state);
 }
 
 bool StagingBoard::CompareAndSetState(uint64_t index, ExtentState expected, ExtentState desired) {
@@ -143,25 +147,28 @@ bool StagingBoard::CompareAndSetState(uint64_t index, ExtentState expected, Exte
                                                 std::memory_order_acq_rel)) {
     return false;
   }
-  Announce();
+  Announce(BoardWaitBit(index), desired);
   return true;
 }
 
 void StagingBoard::CompareAndSetStates(uint64_t first, uint64_t last, ExtentState expected,
                                        ExtentState desired) {
   CHECK(first <= last && last <= extent_count_);
-  bool changed = false;
+  uint32_t changed = 0;
   for (uint64_t index = first; index < last; ++index) {
     uint8_t value = static_cast<uint8_t>(expected);
-    changed |= StateByte(index).compare_exchange_strong(value, static_cast<uint8_t>(desired),
-                                                        std::memory_order_acq_rel);
+    if (StateByte(index).compare_exchange_strong(value, static_cast<uint8_t>(desired),
+                                                 std::memory_order_acq_rel)) {
+      changed |= BoardWaitBit(index);
+    }
   }
-  if (changed) Announce();
+  if (changed != 0) Announce(changed, desired);
 }
 
-void StagingBoard::Announce() {
+void StagingBoard::Announce(uint32_t wait_bits, ExtentState state) {
   header_->change_count.fetch_add(1, std::memory_order_release);
-  syscall(SYS_futex, FutexWord(header_->change_count), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  if (state == ExtentState::kQueued || state == ExtentState::kReading) return;
+  Wake(header_->change_count, wait_bits);
 }
 
 void StagingBoard::Beat() {
@@ -170,7 +177,8 @@ void StagingBoard::Beat() {
 
 void StagingBoard::Close() {
   header_->phase.store(static_cast<uint32_t>(BoardPhase::kClosed), std::memory_order_release);
-  Announce();
+  header_->change_count.fetch_add(1, std::memory_order_release);
+  Wake(header_->change_count, FUTEX_BITSET_MATCH_ANY);
 }
 
 absl::StatusOr<std::unique_ptr<StagingBoardView>> StagingBoardView::Map(const UniqueFd& fd) {
@@ -231,8 +239,11 @@ ExtentState StagingBoardView::WaitFor(uint64_t index, absl::Time deadline,
     if (daemon_gone()) return now_state;
     const absl::Duration left = deadline - absl::Now();
     if (left <= absl::ZeroDuration()) return now_state;
-    const timespec timeout = absl::ToTimespec(std::min(left, kWaitSlice));
-    syscall(SYS_futex, FutexWord(header_->change_count), FUTEX_WAIT, seen, &timeout, nullptr, 0);
+    // Unlike FUTEX_WAIT's, this timeout is a point in time, of CLOCK_MONOTONIC.
+    const timespec until =
+        absl::ToTimespec(absl::Nanoseconds(MonotonicNow()) + std::min(left, kWaitSlice));
+    syscall(SYS_futex, FutexWord(header_->change_count), FUTEX_WAIT_BITSET, seen, &until, nullptr,
+            BoardWaitBit(index));
   }
 }
 

@@ -20,9 +20,11 @@
 // promise that no page is evicted later: a rank populates what it is about to use and takes an
 // error from that.
 //
-// Waiting: read change_count, look at the state, FUTEX_WAIT (shared, not private) on change_count
-// with the value read. The daemon bumps change_count after each change and wakes everybody. A
-// daemon that is gone is seen by heartbeat_ns standing still, without the socket's help.
+// Waiting: read change_count, look at the state, FUTEX_WAIT_BITSET (shared, not private) on
+// change_count with the value read and the bit BoardWaitBit(index). The daemon bumps change_count
+// after each change and wakes those who wait with the extent's bit, except for changes that end no
+// wait (to kQueued and kReading). A daemon that is gone is seen by heartbeat_ns standing still,
+// without the socket's help.
 #pragma once
 
 #include <atomic>
@@ -47,6 +49,10 @@ enum class ExtentState : uint8_t {
   kFailed = 4,
 };
 inline constexpr uint8_t kExtentStateMax = 4;
+
+// The bit of a futex bitset that stands for an extent: waiters of different extents rarely wake for
+// each other.
+constexpr uint32_t BoardWaitBit(uint64_t index) { return uint32_t{1} << (index % 32); }
 
 enum class BoardPhase : uint32_t {
   kServing = 0,
@@ -101,12 +107,13 @@ class StagingBoard {
   int fd() const { return fd_.get(); }
   uint64_t extent_count() const { return extent_count_; }
 
-  // Requires: index < extent_count(). SetState wakes every waiter.
+  // Requires: index < extent_count(). SetState wakes who waits for the extent, unless the new state
+  // is kQueued or kReading, which end no wait.
   ExtentState state(uint64_t index) const;
   void SetState(uint64_t index, ExtentState state);
   // Moves the state only if it is `expected`; says whether it did.
   bool CompareAndSetState(uint64_t index, ExtentState expected, ExtentState desired);
-  // Moves those of extents [first, last) that are `expected`, and wakes every waiter once.
+  // Moves those of extents [first, last) that are `expected`, and wakes who waits for them, once.
   // Requires: first <= last <= extent_count().
   void CompareAndSetStates(uint64_t first, uint64_t last, ExtentState expected,
                            ExtentState desired);
@@ -118,7 +125,8 @@ class StagingBoard {
  private:
   StagingBoard(UniqueFd fd, FileMapping mapping, const Options& options);
   std::atomic<uint8_t>& StateByte(uint64_t index) const;
-  void Announce();
+  // Makes a change of these extents known to who waits for them (BoardWaitBit).
+  void Announce(uint32_t wait_bits, ExtentState state);
 
   // Constant after construction.
   const UniqueFd fd_;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -17,7 +18,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include "common/child_process.h"
 #include "common/errno_status.h"
@@ -253,6 +257,61 @@ TEST(StagingBoardTest, ManyWaitersInManyProcessesAllGetTheirExtent) {
     board->SetState(i, i % 5 == 0 ? ExtentState::kFailed : ExtentState::kResident);
   }
   for (const auto& rank : ranks) EXPECT_EQ(rank->Wait(), 0);
+}
+
+// Waiters of an old client sleep in plain FUTEX_WAIT; they still wake.
+TEST(StagingBoardTest, AWaiterWithoutABitWakesForEveryExtent) {
+  const std::unique_ptr<StagingBoard> board = MakeBoard(100);
+  const FileMapping mapping =
+      FileMapping::MapReadOnly(board->fd(), kBoardHeaderBytes + 100).value();
+  const auto* header = reinterpret_cast<const BoardHeader*>(mapping.bytes().data());
+  for (const uint64_t index : {0, 31, 32, 99}) {
+    const uint32_t seen = header->change_count.load();
+    std::atomic<bool> woken{false};
+    std::thread waiter([&] {
+      // Ends with the wake-up, or at once if the change has come before it.
+      const long result =
+          syscall(SYS_futex, &header->change_count, FUTEX_WAIT, seen, nullptr, nullptr, 0);
+      EXPECT_TRUE(result == 0 || errno == EAGAIN);
+      woken.store(true);
+    });
+    board->SetState(index, ExtentState::kResident);
+    waiter.join();
+    EXPECT_TRUE(woken.load());
+  }
+}
+
+// The kernel counts a thread's voluntary switches: one for the sleep, few for its 100 ms looks.
+TEST(StagingBoardTest, AWaiterSleepsOnWhileOtherExtentsChange) {
+  constexpr uint64_t kOthers = 31;
+  constexpr int kRounds = 200;
+  const std::unique_ptr<StagingBoard> board = MakeBoard(kOthers + 1);
+  ASSERT_OK_AND_ASSIGN(const auto view, MapBoard(*board));
+  const Gate about_to_wait;
+  std::atomic<int64_t> switches{0};
+  std::thread waiter([&] {
+    rusage before = {};
+    rusage after = {};
+    getrusage(RUSAGE_THREAD, &before);
+    about_to_wait.Open();
+    EXPECT_EQ(view->WaitFor(kOthers, Far()), ExtentState::kResident);
+    getrusage(RUSAGE_THREAD, &after);
+    switches.store(after.ru_nvcsw - before.ru_nvcsw);
+  });
+  about_to_wait.Pass();
+  for (int round = 0; round < kRounds; ++round) {
+    board->Beat();
+    for (uint64_t i = 0; i < kOthers; ++i) {
+      board->SetState(i, ExtentState::kReading);
+      board->SetState(i, ExtentState::kResident);
+    }
+    std::this_thread::yield();
+  }
+  board->Beat();
+  board->SetState(kOthers, ExtentState::kResident);
+  waiter.join();
+  // A waiter that woke with each change would have been switched out thousands of times.
+  EXPECT_LT(switches.load(), kRounds);
 }
 
 TEST(StagingBoardTest, WritersOnSeveralThreadsAndReadersAgree) {

@@ -154,6 +154,8 @@ void AddLoad(CLI::App& app, Parsed& parsed) {
       ->add_option("--digests", load.digests_path,
                    "Write a line 'rank name sha256' for every slice to this file")
       ->type_name("FILE");
+  command->add_flag("--own", load.own,
+                    "Each rank copies every slice into memory of its own and keeps it to the end");
   command->add_option("--group", load.group_name, "Name of the group [a name of its own]")
       ->type_name("NAME");
   command->callback([&parsed] {
@@ -177,6 +179,7 @@ void AddRank(CLI::App& app, Parsed& parsed) {
   command->add_option("--nonce", rank.launch_nonce)->required();
   command->add_flag("--verify", rank.verify);
   command->add_flag("--digests", rank.digests);
+  command->add_flag("--own", rank.own);
   command->callback([&parsed] {
     if (parsed.rank.rank >= parsed.rank.ranks)
       throw CLI::ValidationError("--rank", "must be less than --ranks");

@@ -49,6 +49,7 @@ class RankSet {
       rank_options.ranks = options_.ranks;
       rank_options.share = options_.share;
       rank_options.verify = options_.verify;
+      rank_options.own = options_.own;
       rank_options.digests = !options_.digests_path.empty();
       rank_options.policy = options_.policy;
       rank_options.agreement = options_.agreement;

@@ -18,6 +18,7 @@ struct LoadOptions {
   uint32_t ranks = 1;
   Share share = Share::kAll;
   bool verify = false;
+  bool own = false;
   // Where the digests go; empty for none.
   std::string digests_path;
   Policy policy = Policy::kAuto;

@@ -57,6 +57,19 @@ uint64_t LoadReport::bytes_read() const {
   return bytes;
 }
 
+std::optional<double> LoadReport::load_seconds() const {
+  std::optional<double> begun;
+  double ended = 0;
+  for (const RankOutcome& outcome : ranks) {
+    if (!outcome.result.has_value()) continue;
+    begun = std::min(begun.value_or(outcome.result->begun_at_seconds),
+                     outcome.result->begun_at_seconds);
+    ended = std::max(ended, outcome.result->ended_at_seconds);
+  }
+  if (!begun.has_value()) return std::nullopt;
+  return ended - *begun;
+}
+
 std::string RankError(const RankOutcome& outcome) {
   return outcome.result.has_value() ? outcome.result->error : outcome.end;
 }
@@ -69,6 +82,8 @@ Json LoadJson(const LoadReport& report) {
   document["node"]["bytes_needed"] = report.bytes_needed();
   document["node"]["bytes_read"] = report.bytes_read();
   document["node"]["seconds"] = report.seconds;
+  const std::optional<double> load_seconds = report.load_seconds();
+  document["node"]["load_seconds"] = load_seconds.has_value() ? Json(*load_seconds) : Json();
   return document;
 }
 

@@ -30,6 +30,9 @@ struct LoadReport {
 
   // Of the union of what the ranks asked for: the checkpoint's files.
   uint64_t bytes_needed() const;
+  // From before the first rank looked at a file to after the last rank's last slice: without the
+  // start of the processes and their end. nullopt when no rank told.
+  std::optional<double> load_seconds() const;
   // What the daemon read from storage, as the rank heard that heard most.
   uint64_t bytes_read() const;
 };

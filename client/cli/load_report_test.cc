@@ -54,7 +54,8 @@ std::vector<std::string> Keys(const Json& object) {
 TEST(LoadReportTest, JsonHasTheDocumentedKeysInOrder) {
   const Json document = LoadJson(Report({Loaded(0), Loaded(1)}));
   EXPECT_THAT(Keys(document), ElementsAre("ranks", "node"));
-  EXPECT_THAT(Keys(document["node"]), ElementsAre("bytes_needed", "bytes_read", "seconds"));
+  EXPECT_THAT(Keys(document["node"]),
+              ElementsAre("bytes_needed", "bytes_read", "seconds", "load_seconds"));
   EXPECT_THAT(
       Keys(document["ranks"][0]),
       ElementsAre("rank", "requested", "effective", "activated", "reason", "bytes",
@@ -75,6 +76,17 @@ TEST(LoadReportTest, AKilledRankIsReportedAndTheOthersCount) {
   EXPECT_EQ(rank["verified"], false);
   EXPECT_EQ(LoadExitCode(report), ExitCode::kFailed);
   EXPECT_THAT(LoadText(report), HasSubstr("killed by signal 9"));
+}
+
+TEST(LoadReportTest, LoadingLastsFromTheFirstBeginToTheLastEnd) {
+  RankOutcome early = Loaded(0);
+  early.result->begun_at_seconds = 10;
+  early.result->ended_at_seconds = 12;
+  RankOutcome late = Loaded(1);
+  late.result->begun_at_seconds = 11;
+  late.result->ended_at_seconds = 14;
+  EXPECT_EQ(LoadJson(Report({late, early, Killed(2)}))["node"]["load_seconds"], 4);
+  EXPECT_TRUE(LoadJson(Report({Killed(0)}))["node"]["load_seconds"].is_null());
 }
 
 TEST(LoadReportTest, ARankWithoutAByteHasNoFirstTensor) {

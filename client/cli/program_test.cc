@@ -161,6 +161,17 @@ TEST_F(ProgramTest, RanksLoadVerifyAndDigestTheirRows) {
   EXPECT_EQ(ReadFile(digests), ExpectedDigests(demo, listing, 3));
 }
 
+TEST_F(ProgramTest, RanksCopyTheirRowsIntoMemoryOfTheirOwn) {
+  const std::string demo = MakeDemo("llama");
+  const Json listing = Forestage({"ls", "--json", demo}).json();
+  const std::string digests = directory_.File("digests");
+  const RunOutcome load = Forestage({"load", demo, "--no-daemon", "--ranks", "2", "--share", "rows",
+                                     "--own", "--verify", "--digests", digests, "--json"});
+  ASSERT_EQ(load.exit_code, 0) << load.err;
+  for (const Json& rank : load.json()["ranks"]) EXPECT_EQ(rank["verified"], true);
+  EXPECT_EQ(ReadFile(digests), ExpectedDigests(demo, listing, 2));
+}
+
 TEST_F(ProgramTest, EveryRankLoadsEverythingByDefault) {
   const std::string demo = MakeDemo("llama");
   const RunOutcome load = Forestage({"load", demo, "--no-daemon", "--ranks", "2"});

@@ -2,11 +2,13 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +18,7 @@
 #include "client/cli/name_escaping.h"
 #include <sys/prctl.h>
 
+#include "common/check.h"
 #include "common/status_macros.h"
 
 namespace forestage {
@@ -30,17 +33,24 @@ constexpr absl::Duration kReadBytesTimeout = absl::Milliseconds(50);
 // So many differing slices are named.
 constexpr uint64_t kNamedMismatchesMax = 10;
 
-// Touches every byte.
+// Touches every byte. In several sums, so that the processor adds while it waits for memory.
 uint64_t Sum(absl::Span<const std::byte> bytes) {
-  uint64_t sum = 0;
-  uint64_t word = 0;
+  std::array<uint64_t, 4> words = {};
+  std::array<uint64_t, 4> sums = {};
   size_t done = 0;
-  for (; done + sizeof(word) <= bytes.size(); done += sizeof(word)) {
-    std::memcpy(&word, bytes.data() + done, sizeof(word));
-    sum += word;
+  for (; done + sizeof(words) <= bytes.size(); done += sizeof(words)) {
+    std::memcpy(words.data(), bytes.data() + done, sizeof(words));
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += words[i];
   }
+  uint64_t sum = sums[0] + sums[1] + sums[2] + sums[3];
   for (; done < bytes.size(); ++done) sum += static_cast<uint64_t>(bytes[done]);
   return sum;
+}
+
+double MonotonicSeconds() {
+  timespec now = {};
+  CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9;
 }
 
 SessionOptions MakeSessionOptions(const GlobalOptions& global, const RankOptions& options) {
@@ -63,20 +73,21 @@ RankLoad::RankLoad(GlobalOptions global, RankOptions options,
     : global_(std::move(global)), options_(std::move(options)), report_(std::move(report)) {}
 
 RankResult RankLoad::Run() {
+  result_.begun_at_seconds = MonotonicSeconds();
   result_.requested = std::string(PolicyName(options_.policy));
   absl::Status status = Open();
   if (status.ok()) {
-    const RankPlan plan = PlanRank(*session_->catalog(), options_);
     result_.checkpoint_bytes = session_->catalog()->total_bytes();
-    for (const std::string& name : plan.uncuttable) {
+    for (const std::string& name : plan_.uncuttable) {
       report_(RankNote{absl::StrCat(EscapeName(name),
                                     " is taken whole by every rank: its rows "
                                     "do not begin at bytes")});
     }
-    status = LoadAll(plan);
+    status = LoadAll();
     result_.verified =
-        options_.verify && result_.mismatched == 0 && checked_slices_ == plan.slices.size();
+        options_.verify && result_.mismatched == 0 && checked_slices_ == plan_.slices.size();
   }
+  result_.ended_at_seconds = MonotonicSeconds();
   if (clock_ != nullptr) {
     result_.seconds = absl::ToDoubleSeconds(clock_->elapsed());
     result_.major_faults = clock_->major_faults();
@@ -87,30 +98,31 @@ RankResult RankLoad::Run() {
 }
 
 absl::Status RankLoad::Open() {
+  if (options_.verify) {
+    ASSIGN_OR_RETURN(auto local_catalog, LocalCatalog::Read(options_.directory));
+    verifier_ = std::make_unique<SliceVerifier>(std::move(local_catalog));
+  }
   SessionOptions session_options = MakeSessionOptions(global_, options_);
-  if (options_.verify || options_.share == Share::kRows) {
-    ASSIGN_OR_RETURN(local_catalog_, LocalCatalog::Read(options_.directory));
-  }
-  if (options_.verify) verifier_ = std::make_unique<SliceVerifier>(local_catalog_);
-  if (options_.share == Share::kRows) {
-    const Catalog catalog(local_catalog_, local_catalog_->view());
-    session_options.demand = DemandOf(PlanRank(catalog, options_), catalog);
-  }
+  session_options.choose_demand = [this](const Catalog& catalog) {
+    plan_ = PlanRank(catalog, options_);
+    return DemandOf(plan_, catalog);
+  };
   clock_ = std::make_unique<LoadClock>();
   ASSIGN_OR_RETURN(session_, Session::Open(options_.directory, session_options));
   return absl::OkStatus();
 }
 
-absl::Status RankLoad::LoadAll(const RankPlan& plan) {
-  for (const PlannedSlice& planned : plan.slices) {
-    ASSIGN_OR_RETURN(const LoadedBytes loaded, ReadAndTouch(planned));
+absl::Status RankLoad::LoadAll() {
+  for (const PlannedSlice& planned : plan_.slices) {
+    ASSIGN_OR_RETURN(const LoadedBytes loaded,
+                     options_.own ? ReadIntoOwnMemory(planned) : ReadAndTouch(planned));
     // An empty slice is no tensor to begin with.
     if (!result_.first_tensor_seconds.has_value() && !loaded.bytes.empty()) {
       result_.first_tensor_seconds = absl::ToDoubleSeconds(clock_->elapsed());
     }
     clock_->Pause();
     const absl::Status checked = Check(planned, loaded.bytes);
-    ReportProgress(plan);
+    ReportProgress();
     if (absl::Now() >= next_read_bytes_) HearReadBytes(kReadBytesTimeout);
     clock_->Resume();
     RETURN_IF_ERROR(checked);
@@ -135,6 +147,18 @@ absl::StatusOr<RankLoad::LoadedBytes> RankLoad::ReadAndTouch(const PlannedSlice&
   return loaded;
 }
 
+absl::StatusOr<RankLoad::LoadedBytes> RankLoad::ReadIntoOwnMemory(const PlannedSlice& planned) {
+  ASSIGN_OR_RETURN(const Slice slice, session_->GetSlice(planned.tensor_index, planned.ranges));
+  // Not filled with zeros first: neither does an engine that makes a tensor to copy into.
+  owned_.emplace_back(new std::byte[slice.bytes()]);
+  const absl::Span<std::byte> own(owned_.back().get(), slice.bytes());
+  RETURN_IF_ERROR(slice.CopyTo(own));
+  result_.bytes += own.size();
+  LoadedBytes loaded;
+  loaded.bytes = own;
+  return loaded;
+}
+
 absl::Status RankLoad::Check(const PlannedSlice& planned, absl::Span<const std::byte> bytes) {
   const std::shared_ptr<const Catalog> catalog = session_->catalog();
   const TensorInfo tensor = catalog->tensor(planned.tensor_index);
@@ -149,11 +173,11 @@ absl::Status RankLoad::Check(const PlannedSlice& planned, absl::Span<const std::
   return absl::OkStatus();
 }
 
-void RankLoad::ReportProgress(const RankPlan& plan) {
+void RankLoad::ReportProgress() {
   const absl::Time now = absl::Now();
-  if (now < next_progress_ && result_.bytes < plan.bytes) return;
+  if (now < next_progress_ && result_.bytes < plan_.bytes) return;
   next_progress_ = now + kProgressInterval;
-  report_(RankProgress{.done_bytes = result_.bytes, .total_bytes = plan.bytes});
+  report_(RankProgress{.done_bytes = result_.bytes, .total_bytes = plan_.bytes});
 }
 
 void RankLoad::CloseSession() {

@@ -31,8 +31,8 @@ class RankLoad {
   RankLoad(GlobalOptions global, RankOptions options,
            std::function<void(const RankMessage&)> report);
 
-  // Loads, touches every byte of and, if asked, checks every slice of the plan. Blocks on the
-  // daemon, the other ranks and the file system as the client library does.
+  // Loads, touches (or copies) every byte of and, if asked, checks every slice of the plan. Blocks
+  // on the daemon, the other ranks and the file system as the client library does.
   RankResult Run();
 
  private:
@@ -43,10 +43,11 @@ class RankLoad {
   };
 
   absl::Status Open();
-  absl::Status LoadAll(const RankPlan& plan);
+  absl::Status LoadAll();
   absl::StatusOr<LoadedBytes> ReadAndTouch(const PlannedSlice& planned);
+  absl::StatusOr<LoadedBytes> ReadIntoOwnMemory(const PlannedSlice& planned);
   absl::Status Check(const PlannedSlice& planned, absl::Span<const std::byte> bytes);
-  void ReportProgress(const RankPlan& plan);
+  void ReportProgress();
   void CloseSession();
   // Asks the daemon what it read; keeps what it said before when it does not answer.
   void HearReadBytes(absl::Duration timeout);
@@ -56,14 +57,17 @@ class RankLoad {
   const RankOptions options_;
   const std::function<void(const RankMessage&)> report_;
 
-  // For the demand and for --verify; null when neither needs it.
-  std::shared_ptr<const LocalCatalog> local_catalog_;
+  // Only with RankOptions::verify.
   std::unique_ptr<SliceVerifier> verifier_;
   // From just before the session is opened.
   std::unique_ptr<LoadClock> clock_;
   std::unique_ptr<Session> session_;
+  // Of the session's catalog.
+  RankPlan plan_;
   // For slices that cannot be used in place.
   std::vector<std::byte> buffer_;
+  // With RankOptions::own: every slice so far.
+  std::vector<std::unique_ptr<std::byte[]>> owned_;
   RankResult result_;
   uint64_t checked_slices_ = 0;
   absl::Time next_progress_;

@@ -29,6 +29,8 @@ Json ToJson(const RankResult& result) {
           {"bytes", result.bytes},
           {"first_tensor_seconds", ToJson(result.first_tensor_seconds)},
           {"seconds", result.seconds},
+          {"begun_at_seconds", result.begun_at_seconds},
+          {"ended_at_seconds", result.ended_at_seconds},
           {"major_faults", result.major_faults},
           {"verified", result.verified},
           {"mismatched", result.mismatched},
@@ -87,6 +89,8 @@ RankResult ReadResult(MemberReader& reader) {
   reader.Read("bytes", result.bytes);
   reader.Read("first_tensor_seconds", result.first_tensor_seconds);
   reader.Read("seconds", result.seconds);
+  reader.Read("begun_at_seconds", result.begun_at_seconds);
+  reader.Read("ended_at_seconds", result.ended_at_seconds);
   reader.Read("major_faults", result.major_faults);
   reader.Read("verified", result.verified);
   reader.Read("mismatched", result.mismatched);

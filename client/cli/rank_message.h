@@ -41,6 +41,10 @@ struct RankResult {
   // Absent when it loaded no byte.
   std::optional<double> first_tensor_seconds;
   double seconds = 0;
+  // On the machine's monotonic clock, so that ranks can be compared: before this rank looked at any
+  // file, and after its last slice.
+  double begun_at_seconds = 0;
+  double ended_at_seconds = 0;
   uint64_t major_faults = 0;
   // Every planned slice was compared with the file, and none differs.
   bool verified = false;
@@ -53,7 +57,8 @@ struct RankResult {
   // What the daemon had read from storage when this rank was done, or when it last said so before
   // it went; 0 without one.
   uint64_t daemon_read_bytes = 0;
-  // Sum over all words of all slices; proves that every byte was touched.
+  // Sum over all words of all slices; proves that every byte was touched. 0 where slices were
+  // copied.
   uint64_t sum = 0;
 };
 

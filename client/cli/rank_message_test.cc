@@ -38,6 +38,8 @@ TEST(RankMessageTest, AResultKeepsEveryFigure) {
   result.bytes = 1;
   result.first_tensor_seconds = 0;
   result.seconds = 2.5;
+  result.begun_at_seconds = 7.5;
+  result.ended_at_seconds = 10;
   result.major_faults = 3;
   result.verified = true;
   result.mismatched = 4;
@@ -53,6 +55,8 @@ TEST(RankMessageTest, AResultKeepsEveryFigure) {
   EXPECT_EQ(copy.bytes, 1u);
   EXPECT_EQ(copy.first_tensor_seconds, 0);
   EXPECT_EQ(copy.seconds, 2.5);
+  EXPECT_EQ(copy.begun_at_seconds, 7.5);
+  EXPECT_EQ(copy.ended_at_seconds, 10);
   EXPECT_EQ(copy.major_faults, 3u);
   EXPECT_TRUE(copy.verified);
   EXPECT_EQ(copy.mismatched, 4u);

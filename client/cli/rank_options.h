@@ -32,6 +32,8 @@ struct RankOptions {
   Share share = Share::kAll;
   bool verify = false;
   bool digests = false;
+  // Copy every slice into memory of the rank's own, as an engine's tensors would be.
+  bool own = false;
   Policy policy = Policy::kAuto;
   Agreement agreement = Agreement::kEager;
   std::string group_name;

@@ -104,11 +104,12 @@ std::string StagedText(const std::string& directory, const StagingStatus& stagin
 
 }  // namespace
 
-Json StageJson(const StagingStatus& staging, double seconds) {
+Json StageJson(const StagingStatus& staging, const StageTimes& times) {
   Json document;
   document["bytes"] = staging.wanted_bytes;
   document["bytes_read"] = staging.read_bytes;
-  document["seconds"] = seconds;
+  document["seconds"] = times.total;
+  document["open_seconds"] = times.open;
   document["staging_seconds"] = staging.staging_seconds;
   document["resident_bytes"] = staging.resident_bytes;
   return document;
@@ -130,6 +131,8 @@ ExitCode RunStage(const GlobalOptions& global, const StageOptions& options) {
   const absl::StatusOr<std::unique_ptr<Session>> session =
       Session::Open(options.directory, session_options);
   if (!session.ok()) return Fail(global, ExitCode::kFailed, session.status());
+  StageTimes times;
+  times.open = absl::ToDoubleSeconds(absl::Now() - begun);
   if (const Decision decision = (*session)->decision(); decision.effective == Policy::kNative) {
     return Fail(global, NativeExitCode(global),
                 absl::StrCat("nothing is staged: ", decision.reason));
@@ -147,11 +150,11 @@ ExitCode RunStage(const GlobalOptions& global, const StageOptions& options) {
                 NotReadableText(global, options.directory, session_options.group_name,
                                 staging->failed_bytes));
   }
-  const double seconds = absl::ToDoubleSeconds(absl::Now() - begun);
+  times.total = absl::ToDoubleSeconds(absl::Now() - begun);
   if (global.json) {
-    PrintJson(StageJson(*staging, seconds));
+    PrintJson(StageJson(*staging, times));
   } else {
-    PrintText(StagedText(options.directory, *staging, seconds));
+    PrintText(StagedText(options.directory, *staging, times.total));
   }
   if (options.once) return ExitCode::kOk;
   if (!global.json) PrintText("held until Ctrl-C or SIGTERM\n");

@@ -26,7 +26,15 @@ ExitCode RunStage(const GlobalOptions& global, const StageOptions& options);
 // What the daemon could not read of the checkpoint on which this group has a session; none without.
 std::vector<std::string> ReadErrorsOf(const DaemonStatus& status, absl::string_view group);
 
-// The document of `stage --json`. `seconds` from the open until all was staged.
-Json StageJson(const StagingStatus& staging, double seconds);
+// How long `stage` took, in seconds.
+struct StageTimes {
+  // Until the session was open, headers read and their demand known.
+  double open = 0;
+  // Until this command heard that all was staged, which it asks for now and then.
+  double total = 0;
+};
+
+// The document of `stage --json`.
+Json StageJson(const StagingStatus& staging, const StageTimes& times);
 
 }  // namespace forestage

@@ -102,9 +102,9 @@ TEST(StageJsonTest, HasTheDocumentedKeys) {
   staging.read_bytes = 3;
   staging.staging_seconds = 1.25;
   staging.resident_bytes = 2;
-  EXPECT_EQ(JsonLine(StageJson(staging, 1.5)),
-            "{\"bytes\":4,\"bytes_read\":3,\"seconds\":1.5,\"staging_seconds\":1.25,"
-            "\"resident_bytes\":2}\n");
+  EXPECT_EQ(JsonLine(StageJson(staging, {.open = 0.125, .total = 1.5})),
+            "{\"bytes\":4,\"bytes_read\":3,\"seconds\":1.5,\"open_seconds\":0.125,"
+            "\"staging_seconds\":1.25,\"resident_bytes\":2}\n");
 }
 
 }  // namespace

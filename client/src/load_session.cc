@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "client/src/shard_reader.h"
 #include "client/src/slice_state.h"
 
 #include "common/check.h"
@@ -37,6 +38,9 @@ absl::Status CheckOptions(const SessionOptions& options) {
   if (options.daemon_wait < absl::ZeroDuration() || options.open_timeout < absl::ZeroDuration() ||
       options.agreement_timeout < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("a timeout is negative");
+  }
+  if (options.demand.has_value() && options.choose_demand) {
+    return absl::InvalidArgumentError("both demand and choose_demand are given");
   }
   return absl::OkStatus();
 }
@@ -100,7 +104,7 @@ DaemonOpenRequest MakeOpenRequest(const std::string& directory, const SessionOpt
       .device_uuid = options.device_uuid,
       .path = PathLabel(directory),
       .shards = {},
-      .demand_follows = options.demand.has_value(),
+      .demand_follows = options.demand.has_value() || options.choose_demand,
   };
   request.shards.reserve(files.shards().size());
   for (const OpenShard& shard : files.shards()) {
@@ -163,6 +167,7 @@ absl::StatusOr<std::shared_ptr<LoadSession>> LoadSession::Open(const std::string
   if (session->extents_ != nullptr && session->demand_.has_value()) {
     session->daemon_->SendDemand(*session->demand_);
   }
+  session->read_ahead_ = session->MakeReadAhead();
   return session;
 }
 
@@ -235,9 +240,11 @@ void LoadSession::SetCatalog(HeldCatalog catalog) {
 }
 
 absl::Status LoadSession::ResolveDemand(const SessionOptions& options) {
-  if (!options.demand.has_value()) return absl::OkStatus();
+  if (!options.demand.has_value() && !options.choose_demand) return absl::OkStatus();
+  const std::vector<DemandedSlice> chosen =
+      options.choose_demand ? options.choose_demand(*catalog_) : std::vector<DemandedSlice>();
   demand_.emplace();
-  for (const DemandedSlice& slice : *options.demand) {
+  for (const DemandedSlice& slice : options.choose_demand ? chosen : *options.demand) {
     const std::optional<size_t> index = held_catalog_->view.Find(slice.tensor);
     if (!index.has_value()) {
       return absl::InvalidArgumentError(
@@ -251,6 +258,25 @@ absl::Status LoadSession::ResolveDemand(const SessionOptions& options) {
                         .end = plan.file_end() - tensor_begin});
   }
   return absl::OkStatus();
+}
+
+std::unique_ptr<ReadAhead> LoadSession::MakeReadAhead() const {
+  // The files live as long as the session.
+  auto advise = [files = files_.get()](const ReadAhead::Part& part) {
+    AdviseRange(files->shards()[part.shard_index], part.begin, part.end);
+  };
+  if (!demand_.has_value()) {
+    return std::make_unique<ReadAhead>(files_->shard_bytes(), std::move(advise));
+  }
+  std::vector<ReadAhead::Part> order;
+  order.reserve(demand_->size());
+  for (const DemandedBytes& item : *demand_) {
+    const TensorEntryView tensor = held_catalog_->view.tensor(item.tensor_index);
+    order.push_back({.shard_index = tensor.shard_index,
+                     .begin = tensor.begin + item.begin,
+                     .end = tensor.begin + item.end});
+  }
+  return std::make_unique<ReadAhead>(std::move(order), std::move(advise));
 }
 
 Decision LoadSession::decision() const {
@@ -391,10 +417,10 @@ absl::Status LoadSession::CheckUsable() const {
 }
 
 absl::StatusOr<Reader> LoadSession::WaitForBytes(uint32_t shard_index, uint64_t begin, uint64_t end,
-                                                 absl::Time deadline) const {
+                                                 uint64_t ahead_end, absl::Time deadline) const {
   RETURN_IF_ERROR(CheckUsable());
   if (extents_ == nullptr || loss_->lost()) return Reader::kSelf;
-  return extents_->Wait(shard_index, begin, end, deadline);
+  return extents_->Wait(shard_index, begin, end, ahead_end, deadline);
 }
 
 }  // namespace forestage

@@ -21,6 +21,7 @@
 #include "client/src/daemon_loss.h"
 #include "client/src/daemon_session.h"
 #include "client/src/held_catalog.h"
+#include "client/src/read_ahead.h"
 #include "client/src/staged_extents.h"
 
 #include "checkpoint/slice.h"
@@ -63,10 +64,14 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   // Gives up one reference. In a forked child it is leaked on purpose.
   static void Drop(std::shared_ptr<const LoadSession> session);
 
-  // Who reads bytes [begin, end) of a shard; waits for the daemon if it is the one.
-  // DEADLINE_EXCEEDED; FAILED_PRECONDITION when the session is closed meanwhile.
+  // Who reads bytes [begin, end) of a shard; waits for the daemon if it is the one. The caller goes
+  // on to `ahead_end`. DEADLINE_EXCEEDED; FAILED_PRECONDITION when the session is closed meanwhile.
   absl::StatusOr<Reader> WaitForBytes(uint32_t shard_index, uint64_t begin, uint64_t end,
-                                      absl::Time deadline) const;
+                                      uint64_t ahead_end, absl::Time deadline) const;
+  // This rank itself is about to read from `begin` in a slice: what comes next is wanted soon.
+  void ReadAheadOf(const ReadAhead::Part& slice, uint64_t begin) const {
+    read_ahead_->MoveTo(slice, begin);
+  }
 
  private:
   LoadSession(std::shared_ptr<const CheckpointFiles> files, const SessionOptions& options);
@@ -81,6 +86,7 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   absl::StatusOr<SlicePlan> PlanSlice(size_t tensor_index, absl::Span<const Range> ranges) const;
   // Of what this rank demands; ranges may overlap.
   std::vector<std::pair<uint64_t, uint64_t>> DemandedExtents() const;
+  std::unique_ptr<ReadAhead> MakeReadAhead() const;
 
   // Constant after construction.
   const pid_t pid_ = getpid();
@@ -96,6 +102,7 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   std::unique_ptr<DaemonSession> daemon_;          // also when the daemon decided native
   std::unique_ptr<StagedExtents> extents_;         // only while it is to stage; uses daemon_
   std::unique_ptr<std::atomic<bool>[]> consumed_;  // one a tensor
+  std::unique_ptr<ReadAhead> read_ahead_;          // for what the daemon does not read
 
   std::atomic<bool> closed_ = false;
 };

@@ -1,6 +1,7 @@
 // Loads without a daemon: every byte right, every error typed.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -13,11 +14,13 @@
 #include "client/src/load_session.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "checkpoint/dtype.h"
 #include "common/status_matchers.h"
+#include "common/units.h"
 
 namespace forestage {
 namespace {
@@ -154,6 +157,33 @@ TEST(NativeLoadTest, CopiesSlicesOfFewBytesOfManyRowsAndOfLongRuns) {
   expect_columns(tensor, 0, kColumns - 1);
   expect_columns(long_rows, 17, 2'000'000);
   expect_columns(long_rows, 5, 5);
+}
+
+// Memory that was never touched is prepared in steps; what lies around it, and memory in use, must
+// not notice.
+TEST(NativeLoadTest, CopiesIntoFreshMemoryAndNotABytePastIt) {
+  TemporaryDirectoryForTest directory;
+  constexpr uint64_t kBytes = 3'000'001;
+  const TensorForTest tensor = {"t", "U8", {kBytes}, RandomBytes(kBytes, 12)};
+  WriteShard(directory.File("model.safetensors"), {tensor});
+  ASSERT_OK_AND_ASSIGN(auto session, OpenNative(directory.path()));
+  ASSERT_OK_AND_ASSIGN(Slice slice, session->GetSlice("t", {}));
+  constexpr size_t kMemoryBytes = 4 * kMiB;
+  void* const memory =
+      mmap(nullptr, kMemoryBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  const absl::Span<std::byte> all(static_cast<std::byte*>(memory), kMemoryBytes);
+  for (const size_t lead : {size_t{0}, size_t{4095}, size_t{70'001}}) {
+    ASSERT_EQ(madvise(memory, kMemoryBytes, MADV_DONTNEED), 0);
+    // Some of the pages are there already.
+    std::fill_n(all.begin() + lead + 1'000'000, 100'000, std::byte{9});
+    ASSERT_OK(slice.CopyTo(all.subspan(lead, kBytes)));
+    EXPECT_TRUE(all.subspan(lead, kBytes) == absl::MakeConstSpan(tensor.bytes)) << lead;
+    const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
+    EXPECT_TRUE(std::all_of(all.begin(), all.begin() + lead, is_zero)) << lead;
+    EXPECT_TRUE(std::all_of(all.begin() + lead + kBytes, all.end(), is_zero)) << lead;
+  }
+  munmap(memory, kMemoryBytes);
 }
 
 TEST(NativeLoadTest, SlicesSubByteTensorsAtByteBoundariesOnly) {

@@ -33,20 +33,9 @@ inline constexpr uint64_t kBounceBytesMax = 1024 * 1024;
 absl::Status ReadRuns(const OpenShard& shard, absl::Span<const uint64_t> offsets,
                       uint64_t run_bytes, absl::Span<std::byte> destination);
 
-// Asks the kernel to read ahead of somebody who goes through [begin, end) from its beginning, in a
-// window of bounded size. The kernel cuts one advice to the device's read-ahead size, so this
-// gives it in small pieces. Not thread-safe.
-class ReadAheadWindow {
- public:
-  ReadAheadWindow(const OpenShard& shard, uint64_t begin, uint64_t end)
-      : shard_(shard), advised_(begin), end_(end) {}
-  // The reader is about to read from `position`.
-  void MoveTo(uint64_t position);
-
- private:
-  const OpenShard& shard_;
-  uint64_t advised_;
-  const uint64_t end_;
-};
+// Asks the kernel to read [begin, end) soon, unless it says that all of it is in memory. Only a
+// hint: whoever reads afterwards meets the error. May block while the storage is busy.
+// Requires: begin <= end.
+void AdviseRange(const OpenShard& shard, uint64_t begin, uint64_t end);
 
 }  // namespace forestage

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/src/shard_reader.h"
 #include <sys/mman.h>
 
 #include "common/errno_status.h"
@@ -58,19 +59,20 @@ Slice::State::~State() { LoadSession::Drop(std::move(session_)); }
 
 const OpenShard& Slice::State::shard() const { return files_->shards()[shard_index_]; }
 
-absl::Status Slice::State::Prepare(uint64_t begin, uint64_t end, absl::Time deadline, bool first,
-                                   ReadAheadWindow& window) const {
-  absl::StatusOr<Reader> reader = session_->WaitForBytes(shard_index_, begin, end, deadline);
+absl::Status Slice::State::Prepare(uint64_t begin, uint64_t end, absl::Time deadline) const {
+  absl::StatusOr<Reader> reader =
+      session_->WaitForBytes(shard_index_, begin, end, plan_.file_end(), deadline);
   if (!reader.ok()) {
     return absl::Status(reader.status().code(), absl::StrCat(shard().path, " at offset ", begin,
                                                              ": ", reader.status().message()));
   }
   if (*reader == Reader::kDaemon) return absl::OkStatus();
-  if (!first && absl::Now() >= deadline) {
+  if (begin != plan_.file_begin() && absl::Now() >= deadline) {
     return absl::DeadlineExceededError(
         absl::StrCat(shard().path, " at offset ", begin, ": the deadline passed while reading"));
   }
-  window.MoveTo(begin);
+  session_->ReadAheadOf(
+      {.shard_index = shard_index_, .begin = plan_.file_begin(), .end = plan_.file_end()}, begin);
   return absl::OkStatus();
 }
 
@@ -82,10 +84,9 @@ absl::StatusOr<SliceView> Slice::State::View(absl::Time deadline) const {
   }
   if (plan_.bytes() == 0) return SliceView(nullptr, {});
   if (!shard().mapped) return CopiedView(deadline);
-  ReadAheadWindow window(shard(), plan_.file_begin(), plan_.file_end());
   for (uint64_t begin = plan_.file_begin(); begin < plan_.file_end();) {
     const uint64_t end = std::min(plan_.file_end(), AlignDown(begin, kPieceBytes) + kPieceBytes);
-    RETURN_IF_ERROR(Prepare(begin, end, deadline, begin == plan_.file_begin(), window));
+    RETURN_IF_ERROR(Prepare(begin, end, deadline));
     const absl::Status populated = PopulateRange(shard(), begin, end);
     if (absl::IsFailedPrecondition(populated)) return CopiedView(deadline);
     RETURN_IF_ERROR(populated);
@@ -117,10 +118,9 @@ absl::Status Slice::State::CopyTo(absl::Span<std::byte> destination, absl::Time 
 
 absl::Status Slice::State::CopyContiguous(absl::Span<std::byte> destination,
                                           absl::Time deadline) const {
-  ReadAheadWindow window(shard(), plan_.file_begin(), plan_.file_end());
   for (uint64_t begin = plan_.file_begin(); begin < plan_.file_end();) {
     const uint64_t end = std::min(plan_.file_end(), AlignDown(begin, kPieceBytes) + kPieceBytes);
-    RETURN_IF_ERROR(Prepare(begin, end, deadline, begin == plan_.file_begin(), window));
+    RETURN_IF_ERROR(Prepare(begin, end, deadline));
     RETURN_IF_ERROR(
         ReadExactly(shard(), begin, destination.subspan(begin - plan_.file_begin(), end - begin)));
     begin = end;
@@ -131,7 +131,6 @@ absl::Status Slice::State::CopyContiguous(absl::Span<std::byte> destination,
 absl::Status Slice::State::CopyStrided(absl::Span<std::byte> destination,
                                        absl::Time deadline) const {
   const uint64_t run_bytes = plan_.run_bytes();
-  ReadAheadWindow window(shard(), plan_.file_begin(), plan_.file_end());
   std::vector<uint64_t> offsets;
   for (uint64_t run = 0; run < plan_.run_count();) {
     offsets.clear();
@@ -143,8 +142,7 @@ absl::Status Slice::State::CopyStrided(absl::Span<std::byte> destination,
         std::partition_point(offsets.begin() + 1, offsets.end(),
                              [&](uint64_t offset) { return offset + run_bytes <= piece_end; });
     offsets.erase(beyond, offsets.end());
-    RETURN_IF_ERROR(
-        Prepare(offsets.front(), offsets.back() + run_bytes, deadline, run == 0, window));
+    RETURN_IF_ERROR(Prepare(offsets.front(), offsets.back() + run_bytes, deadline));
     RETURN_IF_ERROR(ReadRuns(shard(), offsets, run_bytes,
                              destination.subspan(run * run_bytes, offsets.size() * run_bytes)));
     run += offsets.size();

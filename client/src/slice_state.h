@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "client/src/checkpoint_files.h"
 #include "client/src/load_session.h"
-#include "client/src/shard_reader.h"
 
 #include "checkpoint/slice.h"
 #include "forestage/slice.h"
@@ -33,9 +33,8 @@ class Slice::State {
  private:
   const OpenShard& shard() const;
   // Waits for [begin, end), part of a read of this slice, and asks the kernel to read ahead when
-  // nobody else reads it. `first` marks the first part, which is read whatever the time.
-  absl::Status Prepare(uint64_t begin, uint64_t end, absl::Time deadline, bool first,
-                       ReadAheadWindow& window) const;
+  // nobody else reads it. The first part is read whatever the time.
+  absl::Status Prepare(uint64_t begin, uint64_t end, absl::Time deadline) const;
   // For files that cannot be mapped or populated: a copy in anonymous memory.
   absl::StatusOr<SliceView> CopiedView(absl::Time deadline) const;
   absl::Status CopyContiguous(absl::Span<std::byte> destination, absl::Time deadline) const;

@@ -20,6 +20,10 @@ constexpr uint8_t kGivenUp = 2;
 // How often a waiter makes sure that the daemon still means to stage its extent.
 constexpr absl::Duration kLookAgainPeriod = absl::Seconds(1);
 
+// How long a rank that goes along with the daemon's order waits for a queued extent before it asks:
+// in that order it is among the next, and asking costs both sides more than it brings.
+constexpr absl::Duration kAskDelay = absl::Milliseconds(5);
+
 bool IsSettled(ExtentState state) {
   return state == ExtentState::kResident || state == ExtentState::kFailed;
 }
@@ -49,17 +53,18 @@ StagedExtents::StagedExtents(Options options, const ExtentMap& map)
       marks_(std::make_unique<std::atomic<uint8_t>[]>(map.extent_count())) {}
 
 absl::StatusOr<Reader> StagedExtents::Wait(uint32_t shard_index, uint64_t begin, uint64_t end,
-                                           absl::Time deadline) {
+                                           uint64_t ahead_end, absl::Time deadline) {
   const auto [first, last] = map_.Covering(shard_index, begin, end);
+  const uint64_t ahead_last = map_.Covering(shard_index, begin, ahead_end).second;
   Reader reader = Reader::kDaemon;
   for (uint64_t index = first; index < last; ++index) {
-    ASSIGN_OR_RETURN(const Reader one, WaitForExtent(index, last, deadline));
+    ASSIGN_OR_RETURN(const Reader one, WaitForExtent(index, ahead_last, deadline));
     if (one == Reader::kSelf) reader = Reader::kSelf;
   }
   return reader;
 }
 
-absl::StatusOr<Reader> StagedExtents::WaitForExtent(uint64_t index, uint64_t last,
+absl::StatusOr<Reader> StagedExtents::WaitForExtent(uint64_t index, uint64_t ahead_last,
                                                     absl::Time deadline) {
   ExtentState state = board_->state(index);
   if (state == ExtentState::kResident) return Reader::kDaemon;
@@ -67,13 +72,23 @@ absl::StatusOr<Reader> StagedExtents::WaitForExtent(uint64_t index, uint64_t las
       (marks_[index].load(std::memory_order_relaxed) & kGivenUp) != 0) {
     return Reader::kSelf;
   }
-  AskFor(index, last);
   ExtentState before = state;
-  absl::Time give_up = absl::Now() + Patience();
+  absl::Time now = absl::Now();
+  absl::Time give_up = now + Patience();
+  absl::Time ask = in_order_.load(std::memory_order_relaxed) ? now + kAskDelay : now;
+  bool asked = false;
   for (int changes = 0;;) {
-    const absl::Time look_again = absl::Now() + kLookAgainPeriod;
-    state =
-        board_->WaitFor(index, std::min({deadline, give_up, look_again}), &loss_->interrupted());
+    if (state == ExtentState::kReading) {
+      in_order_.store(true, std::memory_order_relaxed);
+    } else if (state == ExtentState::kAbsent || now >= ask) {
+      AskFor(index, ahead_last, /*again=*/asked && state == ExtentState::kAbsent);
+      in_order_.store(false, std::memory_order_relaxed);
+      asked = true;
+      ask = absl::InfiniteFuture();
+    }
+    const absl::Time look_again = now + kLookAgainPeriod;
+    state = board_->WaitFor(index, std::min({deadline, give_up, look_again, ask}),
+                            &loss_->interrupted());
     if (state == ExtentState::kResident) {
       stalls_.store(0, std::memory_order_relaxed);
       return Reader::kDaemon;
@@ -82,7 +97,7 @@ absl::StatusOr<Reader> StagedExtents::WaitForExtent(uint64_t index, uint64_t las
     if (loss_->closed()) return absl::FailedPreconditionError("the session was closed");
     LookAtDaemon();
     if (loss_->lost()) return Reader::kSelf;
-    const absl::Time now = absl::Now();
+    now = absl::Now();
     if (now >= deadline) {
       const Extent extent = map_.extent(index);
       return absl::DeadlineExceededError(absl::StrCat("waiting for the daemon to stage shard ",
@@ -98,11 +113,6 @@ absl::StatusOr<Reader> StagedExtents::WaitForExtent(uint64_t index, uint64_t las
       before = state;
       give_up = now + Patience();
     }
-    // Somebody else's session, for which it was being read, has gone.
-    if (state == ExtentState::kAbsent) {
-      marks_[index].fetch_and(static_cast<uint8_t>(~kAsked), std::memory_order_relaxed);
-      AskFor(index, index + 1);
-    }
   }
 }
 
@@ -111,9 +121,11 @@ absl::Duration StagedExtents::Patience() const {
   return std::min(patience_, std::max(kExtentPatienceMin, patience_ / (1 << stalls)));
 }
 
-void StagedExtents::AskFor(uint64_t index, uint64_t last) {
+void StagedExtents::AskFor(uint64_t index, uint64_t ahead_last, bool again) {
   std::vector<uint64_t> urgent;
-  for (uint64_t i = index; i < std::min(last, index + kUrgentExtentsAhead); ++i) {
+  // Somebody else's session, for which it was being read, has gone.
+  if (again) marks_[index].fetch_and(static_cast<uint8_t>(~kAsked), std::memory_order_relaxed);
+  for (uint64_t i = index; i < std::min(ahead_last, index + kUrgentExtentsAhead); ++i) {
     const ExtentState state = board_->state(i);
     if (state != ExtentState::kAbsent && state != ExtentState::kQueued) continue;
     if ((marks_[i].fetch_or(kAsked, std::memory_order_relaxed) & kAsked) == 0) urgent.push_back(i);

@@ -23,8 +23,9 @@ inline constexpr absl::Duration kExtentPatience = absl::Seconds(30);
 inline constexpr absl::Duration kExtentPatienceMin = absl::Seconds(1);
 // An extent that is queued again and again is given up after so many changes.
 inline constexpr int kExtentChangesMax = 4;
-// How many extents ahead of the one that is waited for are asked for with it.
-inline constexpr uint64_t kUrgentExtentsAhead = 16;
+// How many extents are asked for at once, from the one that is waited for on: as many as keep a
+// device busy. More would put all that a rank wants before what others wait for.
+inline constexpr uint64_t kUrgentExtentsAhead = 4;
 
 // Who brings bytes into memory.
 enum class Reader {
@@ -50,10 +51,12 @@ class StagedExtents {
   static absl::StatusOr<std::unique_ptr<StagedExtents>> Create(Options options);
 
   // Waits until bytes [begin, end) of a shard are staged, or until it is clear that the daemon will
-  // not do that; asks for them urgently, once. DEADLINE_EXCEEDED; FAILED_PRECONDITION when the
-  // session is closed meanwhile. Requires: begin <= end <= the shard's bytes.
+  // not do that. Asks for them urgently, once, if nobody reads them yet; what follows up to
+  // `ahead_end` is asked for with them. A rank that found the daemon just before itself waits a
+  // moment first. DEADLINE_EXCEEDED; FAILED_PRECONDITION when the session is closed meanwhile.
+  // Requires: begin <= end <= ahead_end <= the shard's bytes.
   absl::StatusOr<Reader> Wait(uint32_t shard_index, uint64_t begin, uint64_t end,
-                              absl::Time deadline);
+                              uint64_t ahead_end, absl::Time deadline);
 
   // The extents of these bytes, [first, second). Requires: begin <= end <= the shard's bytes.
   std::pair<uint64_t, uint64_t> Covering(uint32_t shard_index, uint64_t begin, uint64_t end) const {
@@ -70,8 +73,9 @@ class StagedExtents {
 
  private:
   explicit StagedExtents(Options options, const ExtentMap& map);
-  absl::StatusOr<Reader> WaitForExtent(uint64_t index, uint64_t last, absl::Time deadline);
-  void AskFor(uint64_t index, uint64_t last);
+  absl::StatusOr<Reader> WaitForExtent(uint64_t index, uint64_t ahead_last, absl::Time deadline);
+  // `again`: also if extent `index` was asked for before.
+  void AskFor(uint64_t index, uint64_t ahead_last, bool again);
   absl::Duration Patience() const;
 
   // Constant after construction.
@@ -83,6 +87,8 @@ class StagedExtents {
   // One an extent: kAsked, kGivenUp.
   const std::unique_ptr<std::atomic<uint8_t>[]> marks_;
 
+  // When this rank last had to wait, the daemon was already reading what it waited for.
+  std::atomic<bool> in_order_ = false;
   // Extents given up since one last came.
   std::atomic<int> stalls_ = 0;
 };

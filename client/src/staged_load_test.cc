@@ -159,6 +159,24 @@ TEST_F(StagedLoadTest, SendsItsDemandAsByteRanges) {
   EXPECT_EQ(demand[2].end, 1044u);
 }
 
+TEST_F(StagedLoadTest, LetsTheRankChooseItsDemandWhenItKnowsTheCatalog) {
+  SessionOptions options;
+  int calls = 0;
+  options.choose_demand = [&](const Catalog& catalog) {
+    ++calls;
+    EXPECT_TRUE(daemon_.demand().empty());
+    return std::vector<DemandedSlice>{{.tensor = std::string(catalog.tensor(4).name)}};
+  };
+  ASSERT_OK_AND_ASSIGN(auto session, Open(options));
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(daemon_.request().demand_follows);
+  const std::vector<DemandedBytes> demand = daemon_.demand();
+  ASSERT_EQ(demand.size(), 1u);
+  EXPECT_EQ(demand[0].tensor_index, 4u);
+  options.demand.emplace();
+  EXPECT_THAT(Open(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("demand")));
+}
+
 TEST_F(StagedLoadTest, MarksEachTensorConsumedOnce) {
   ASSERT_OK_AND_ASSIGN(auto session, Open());
   session->MarkConsumed(4);
@@ -386,48 +404,107 @@ TEST_F(StagedLoadTest, DoesNotTouchTheParentsSessionInAForkedChild) {
   ExpectAllBytes(*session);
 }
 
-// An extent that the daemon forgets is read by the rank, and each further one is waited for less.
-TEST(StagedExtentsTest, GivesUpAnExtentThatStandsStill) {
-  auto loss = std::make_shared<DaemonLoss>();
-  ASSERT_OK_AND_ASSIGN(auto board, StagingBoard::Create({.extent_count = 4,
-                                                         .extent_bytes = DaemonFake::kExtentBytes,
-                                                         .generation = 1}));
-  ASSERT_OK_AND_ASSIGN(auto view,
-                       StagingBoardView::Map(UniqueFd(fcntl(board->fd(), F_DUPFD_CLOEXEC, 0))));
-  class Deaf : public DaemonSession {
+// Extents of one shard on a real board, and a connection that notes what is asked for.
+class StagedExtentsTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kExtents = 16;
+  static constexpr uint64_t kBytes = kExtents * DaemonFake::kExtentBytes;
+
+  class Connection : public DaemonSession {
+   public:
+    std::vector<uint64_t> urgent;
+    std::function<void()> on_urgent;
+
+   private:
     void SendDemand(absl::Span<const DemandedBytes>) override {}
-    void SendUrgent(absl::Span<const uint64_t>) override {}
+    void SendUrgent(absl::Span<const uint64_t> indexes) override {
+      urgent.insert(urgent.end(), indexes.begin(), indexes.end());
+      if (on_urgent) on_urgent();
+    }
     void SendConsumed(uint32_t) override {}
     absl::StatusOr<StagingStatus> GetProgress(absl::Time) override { return StagingStatus{}; }
     void Close() override {}
-  } deaf;
-  const std::vector<uint64_t> shard_bytes = {4 * DaemonFake::kExtentBytes};
-  ASSERT_OK_AND_ASSIGN(auto extents, StagedExtents::Create({.board = std::move(view),
-                                                            .shard_bytes = shard_bytes,
-                                                            .daemon = &deaf,
-                                                            .loss = loss,
-                                                            .patience = absl::Milliseconds(20)}));
-  ASSERT_OK_AND_ASSIGN(const Reader stuck, extents->Wait(0, 0, 10, absl::InfiniteFuture()));
+  };
+
+  void SetUp() override {
+    ASSERT_OK_AND_ASSIGN(board_, StagingBoard::Create({.extent_count = kExtents,
+                                                       .extent_bytes = DaemonFake::kExtentBytes,
+                                                       .generation = 1}));
+    ASSERT_OK_AND_ASSIGN(auto view,
+                         StagingBoardView::Map(UniqueFd(fcntl(board_->fd(), F_DUPFD_CLOEXEC, 0))));
+    const std::vector<uint64_t> shard_bytes = {kBytes};
+    ASSERT_OK_AND_ASSIGN(extents_, StagedExtents::Create({.board = std::move(view),
+                                                          .shard_bytes = shard_bytes,
+                                                          .daemon = &connection_,
+                                                          .loss = loss_,
+                                                          .patience = absl::Milliseconds(20)}));
+  }
+
+  // Waits for the first byte of an extent, with all behind it to follow.
+  absl::StatusOr<Reader> WaitForExtent(uint64_t index, absl::Time deadline) {
+    const uint64_t begin = index * DaemonFake::kExtentBytes;
+    return extents_->Wait(0, begin, begin + 1, kBytes, deadline);
+  }
+
+  std::unique_ptr<StagingBoard> board_;
+  Connection connection_;
+  const std::shared_ptr<DaemonLoss> loss_ = std::make_shared<DaemonLoss>();
+  std::unique_ptr<StagedExtents> extents_;
+};
+
+auto IsLate() { return StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("offset")); }
+
+TEST_F(StagedExtentsTest, AsksForAFewExtentsFromTheOneThatItWaitsForOn) {
+  board_->SetState(4, ExtentState::kQueued);
+  board_->SetState(5, ExtentState::kReading);
+  EXPECT_THAT(WaitForExtent(3, absl::InfinitePast()), IsLate());
+  EXPECT_THAT(connection_.urgent, ElementsAre(3, 4, 6));
+  EXPECT_THAT(WaitForExtent(3, absl::InfinitePast()), IsLate());
+  EXPECT_THAT(connection_.urgent, ElementsAre(3, 4, 6));
+}
+
+TEST_F(StagedExtentsTest, AsksForNothingThatTheDaemonReadsAlready) {
+  board_->SetState(0, ExtentState::kReading);
+  EXPECT_THAT(WaitForExtent(0, absl::Now() + absl::Milliseconds(10)), IsLate());
+  EXPECT_THAT(connection_.urgent, IsEmpty());
+}
+
+TEST_F(StagedExtentsTest, AsksForTheNextExtentOnlyIfTheDaemonDoesNotComeToItByItself) {
+  for (uint64_t i = 1; i < kExtents; ++i) board_->SetState(i, ExtentState::kQueued);
+  board_->SetState(0, ExtentState::kReading);
+  EXPECT_THAT(WaitForExtent(0, absl::InfinitePast()), IsLate());
+  EXPECT_THAT(WaitForExtent(1, absl::InfinitePast()), IsLate());
+  EXPECT_THAT(connection_.urgent, IsEmpty());
+  connection_.on_urgent = [this] { board_->SetState(1, ExtentState::kResident); };
+  ASSERT_OK_AND_ASSIGN(const Reader reader, WaitForExtent(1, absl::InfiniteFuture()));
+  EXPECT_EQ(reader, Reader::kDaemon);
+  EXPECT_THAT(connection_.urgent, ElementsAre(1, 2, 3, 4));
+  // The daemon is elsewhere: what comes next is asked for at once.
+  EXPECT_THAT(WaitForExtent(5, absl::InfinitePast()), IsLate());
+  EXPECT_THAT(connection_.urgent, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+}
+
+// An extent that the daemon forgets is read by the rank, and each further one is waited for less.
+TEST_F(StagedExtentsTest, GivesUpAnExtentThatStandsStill) {
+  ASSERT_OK_AND_ASSIGN(const Reader stuck, WaitForExtent(0, absl::InfiniteFuture()));
   EXPECT_EQ(stuck, Reader::kSelf);
-  EXPECT_FALSE(loss->lost());
+  EXPECT_FALSE(loss_->lost());
   // It is not waited for again.
-  ASSERT_OK_AND_ASSIGN(const Reader again, extents->Wait(0, 0, 10, absl::InfinitePast()));
+  ASSERT_OK_AND_ASSIGN(const Reader again, WaitForExtent(0, absl::InfinitePast()));
   EXPECT_EQ(again, Reader::kSelf);
-  EXPECT_FALSE(extents->WaitUntilSettled({extents->Covering(0, 0, 10)}, absl::InfinitePast()));
-  board->SetState(1, ExtentState::kResident);
-  ASSERT_OK_AND_ASSIGN(const Reader good,
-                       extents->Wait(0, DaemonFake::kExtentBytes, DaemonFake::kExtentBytes + 1,
-                                     absl::InfinitePast()));
+  EXPECT_FALSE(extents_->WaitUntilSettled({extents_->Covering(0, 0, 10)}, absl::InfinitePast()));
+  board_->SetState(1, ExtentState::kResident);
+  ASSERT_OK_AND_ASSIGN(const Reader good, WaitForExtent(1, absl::InfinitePast()));
   EXPECT_EQ(good, Reader::kDaemon);
-  const auto second = extents->Covering(0, DaemonFake::kExtentBytes, 2 * DaemonFake::kExtentBytes);
-  EXPECT_TRUE(extents->WaitUntilSettled({second}, absl::InfinitePast()));
+  const auto second = extents_->Covering(0, DaemonFake::kExtentBytes, 2 * DaemonFake::kExtentBytes);
+  EXPECT_TRUE(extents_->WaitUntilSettled({second}, absl::InfinitePast()));
   // Somebody else's extent is on its way: all that is demanded has not come yet.
-  board->SetState(3, ExtentState::kReading);
-  EXPECT_FALSE(extents->WaitUntilSettled({second}, absl::InfinitePast()));
-  board->SetState(3, ExtentState::kFailed);
-  EXPECT_TRUE(extents->WaitUntilSettled({second}, absl::InfinitePast()));
-  loss->Close();
-  EXPECT_FALSE(extents->WaitUntilSettled({second}, absl::InfinitePast()));
+  board_->SetState(3, ExtentState::kReading);
+  EXPECT_FALSE(extents_->WaitUntilSettled({second}, absl::InfinitePast()));
+  board_->SetState(3, ExtentState::kFailed);
+  EXPECT_TRUE(extents_->WaitUntilSettled({second}, absl::InfinitePast()));
+  loss_->Close();
+  EXPECT_FALSE(extents_->WaitUntilSettled({second}, absl::InfinitePast()));
 }
 
 }  // namespace

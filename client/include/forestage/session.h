@@ -70,6 +70,10 @@ struct SessionOptions {
   bool prefer_consolidated = false;
   // What this rank will consume, in order. nullopt: everything, in file order.
   std::optional<std::vector<DemandedSlice>> demand = {};
+  // The same for a rank that must see the catalog first: called once, during Open, before anything
+  // is read for this rank. Without it such a rank would have to read the headers by itself first.
+  // At most one of the two may be set.
+  std::function<std::vector<DemandedSlice>(const Catalog& catalog)> choose_demand = {};
 };
 
 struct StagingStatus {
