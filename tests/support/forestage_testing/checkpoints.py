@@ -1,5 +1,6 @@
 """Checkpoints made by the real safetensors writer or byte by byte, and the real reader's view."""
 
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -185,6 +186,46 @@ def resident_bytes(path):
     finally:
         os.close(descriptor)
     return sum(page & 1 for page in pages) * PAGE_BYTES
+
+
+@contextlib.contextmanager
+def locked_in_memory(directory):
+    """The checkpoint's files, which are in memory, stay there: nobody reclaims a page meanwhile."""
+    with contextlib.ExitStack() as stack:
+        for path in shard_paths(directory):
+            size = path.stat().st_size
+            with open(path, "rb") as file:
+                pages = mmap.mmap(file.fileno(), size, mmap.MAP_SHARED, mmap.PROT_READ)
+            stack.callback(pages.close)
+            array = numpy.frombuffer(pages, numpy.uint8)
+            address = ctypes.c_void_p(array.ctypes.data)
+            # The array would keep the mapping from being closed.
+            del array
+            if _libc.mlock(address, ctypes.c_size_t(size)) != 0:
+                raise OSError(ctypes.get_errno(), f"mlock of {path}")
+        yield
+
+
+def data_ranges(path):
+    """{tensor: (begin, end)} in bytes of one file."""
+    with open(path, "rb") as file:
+        (header_bytes,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(header_bytes))
+    data = 8 + header_bytes
+    return {
+        name: tuple(data + offset for offset in entry["data_offsets"])
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
+
+
+def pages_of(ranges):
+    """Numbers of the pages that these byte ranges of one file lie on."""
+    return {
+        page
+        for begin, end in ranges
+        for page in range(begin // PAGE_BYTES, -(-end // PAGE_BYTES))
+    }
 
 
 def make_cold(directory):
