@@ -7,8 +7,8 @@ from forestage_testing import checkpoints
 from forestage_testing.cli import Cli
 
 MIB = 24
-# Bytes that a device may read over those that are needed.
-DEVICE_BYTES_RATIO_MAX = 1.01
+# Bytes read over those that are needed.
+READ_RATIO_MAX = 1.01
 EXTENT_BYTES = 256 << 10
 STAGED = "rank_striped_read_ahead"
 
@@ -21,7 +21,7 @@ def device(mount_loop):
 
 def assert_read_once(device, before, needed):
     read = device.bytes_read() - before
-    assert needed <= read <= needed * DEVICE_BYTES_RATIO_MAX, f"{read / needed:.4f} x {needed}"
+    assert needed <= read <= needed * READ_RATIO_MAX, f"{read / needed:.4f} x {needed}"
 
 
 @pytest.mark.parametrize("ranks, share", [(1, "all"), (4, "rows"), (8, "all"), (8, "rows")])
@@ -68,7 +68,7 @@ def test_a_device_gives_no_extent_that_nobody_demands(
     assert rank.expect("opened")["decision"]["effective"] == STAGED
     assert set(rank.finish()["digests"]) == set(demand)
     read = device.bytes_read() - before
-    assert read <= len(extents) * EXTENT_BYTES * DEVICE_BYTES_RATIO_MAX + header_bytes
+    assert read <= len(extents) * EXTENT_BYTES * READ_RATIO_MAX + header_bytes
 
 
 def test_a_restarted_daemon_reads_nothing_again(
@@ -103,7 +103,8 @@ def test_a_rank_that_joins_in_the_middle_costs_no_byte_more(
     assert second.expect("opened")["decision"]["effective"] == STAGED
     slowfs.release()
     finish_with_right_bytes([first, second], data_dir)
-    assert slowfs.weight_bytes() == shard.stat().st_size
+    size = shard.stat().st_size
+    assert size <= slowfs.weight_bytes() <= size * READ_RATIO_MAX
 
 
 def test_a_rank_that_joins_at_the_end_costs_no_byte_more(
@@ -114,13 +115,15 @@ def test_a_rank_that_joins_at_the_end_costs_no_byte_more(
     first = start_rank(slowfs.mount, socket=daemon.socket, rank=0, size=2, flags=["--hold"])
     first.expect("opened")
     first.expect("holding")
-    assert slowfs.weight_bytes() == checkpoints.total_bytes(data_dir)
     with checkpoints.locked_in_memory(slowfs.mount):
+        before = slowfs.weight_bytes()
         second = start_rank(slowfs.mount, socket=daemon.socket, rank=1, size=2)
         assert second.expect("opened")["decision"]["effective"] == STAGED
         first.resume()
         finish_with_right_bytes([first, second], data_dir)
-    assert slowfs.weight_bytes() == checkpoints.total_bytes(data_dir)
+    size = checkpoints.total_bytes(data_dir)
+    assert slowfs.weight_bytes() == before
+    assert size <= before <= size * READ_RATIO_MAX
 
 
 def finish_with_right_bytes(ranks, directory):
