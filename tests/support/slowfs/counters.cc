@@ -45,15 +45,14 @@ void Counters::CountAnswer(absl::string_view path, uint64_t bytes, uint64_t give
   in_flight_.Remove(bytes);
 }
 
-void Counters::CountFault() {
+void Counters::CountFault(absl::string_view path) {
   absl::MutexLock lock(&mutex_);
-  ++faults_;
+  ++files_[std::string(path)].faults;
 }
 
 void Counters::Reset() {
   absl::MutexLock lock(&mutex_);
   opens_ = 0;
-  faults_ = 0;
   in_flight_.Reset();
   for (auto entry = files_.begin(); entry != files_.end();) {
     File fresh;
@@ -71,15 +70,19 @@ std::string Counters::ToJson(uint64_t held) const {
   absl::MutexLock lock(&mutex_);
   uint64_t requests = 0;
   uint64_t bytes = 0;
+  uint64_t faults = 0;
   uint64_t request_bytes_max = 0;
   nlohmann::json files = nlohmann::json::object();
   for (const auto& [path, file] : files_) {
     requests += file.requests;
     bytes += file.bytes;
+    faults += file.faults;
     request_bytes_max = std::max(request_bytes_max, file.request_bytes_max);
     files[path] = {{"requests", file.requests},
                    {"bytes", file.bytes},
                    {"request_bytes_max", file.request_bytes_max},
+                   {"faults", file.faults},
+                   {"in_flight", file.in_flight.requests},
                    {"in_flight_peak", file.in_flight.requests_peak},
                    {"in_flight_bytes_peak", file.in_flight.bytes_peak}};
   }
@@ -90,7 +93,7 @@ std::string Counters::ToJson(uint64_t held) const {
                               {"in_flight", in_flight_.requests},
                               {"in_flight_peak", in_flight_.requests_peak},
                               {"in_flight_bytes_peak", in_flight_.bytes_peak},
-                              {"faults", faults_},
+                              {"faults", faults},
                               {"held", held},
                               {"files", files}};
   return all.dump();

@@ -20,7 +20,7 @@ class Counters {
   // That request is to be answered, with `given_bytes` of its `bytes` bytes.
   void CountAnswer(absl::string_view path, uint64_t bytes, uint64_t given_bytes)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void CountFault() ABSL_LOCKS_EXCLUDED(mutex_);
+  void CountFault(absl::string_view path) ABSL_LOCKS_EXCLUDED(mutex_);
   // What is in flight stays so, and is the new peak.
   void Reset() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -44,11 +44,11 @@ class Counters {
     uint64_t requests = 0;
     uint64_t bytes = 0;
     uint64_t request_bytes_max = 0;
+    uint64_t faults = 0;
     InFlight in_flight;
   };
   mutable absl::Mutex mutex_;
   uint64_t opens_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t faults_ ABSL_GUARDED_BY(mutex_) = 0;
   InFlight in_flight_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, File> files_ ABSL_GUARDED_BY(mutex_);
 };

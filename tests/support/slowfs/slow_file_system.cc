@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -171,9 +172,10 @@ struct FuseOperations {
       const std::optional<Fault> fault =
           self->faults_.Hit(file.path, begin, size, fuse_req_ctx(request)->pid);
       if (fault.has_value()) {
-        self->counters_.CountFault();
+        self->counters_.CountFault(file.path);
         error = ErrorNumberOf(fault->kind);
-        if (fault->kind == FaultKind::kShort) given /= 2;
+        // At least a byte: none at all says that the file ends.
+        if (fault->kind == FaultKind::kShort) given = std::max<size_t>(given / 2, 1);
         if (fault->kind == FaultKind::kEof) {
           given = fault->range.begin > begin ? fault->range.begin - begin : 0;
         }

@@ -366,6 +366,7 @@ TEST_F(SlowfsTest, EachErrorIsAnsweredAsItIs) {
     EXPECT_EQ(ReadAt(file(), &buffer, 0), 4096) << kind;
   }
   EXPECT_EQ(Stats()["faults"], kinds.size());
+  EXPECT_EQ(Stats()["files"]["weights.bin"]["faults"], kinds.size());
   EXPECT_EQ(Stats()["bytes"], kinds.size() * 4096);
 }
 
