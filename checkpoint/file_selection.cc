@@ -18,6 +18,7 @@
 #include "checkpoint/shard_numbering.h"
 #include "checkpoint/weight_index.h"
 #include "common/errno_status.h"
+#include "common/interruptions.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
 
@@ -81,9 +82,10 @@ absl::StatusOr<std::string> ReadIndexFile(const std::string& path, absl::string_
   }
   std::string text(static_cast<size_t>(status.st_size), '\0');
   size_t done = 0;
+  Interruptions interruptions;
   while (done < text.size()) {
     const ssize_t got = read(fd.get(), text.data() + done, text.size() - done);
-    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && interruptions.MayRetry(errno)) continue;
     if (got < 0) return ErrnoStatus(errno, absl::StrCat(QuotedName(name), ": read"));
     if (got == 0) break;
     done += static_cast<size_t>(got);
