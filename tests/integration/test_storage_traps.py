@@ -11,16 +11,8 @@ import pytest
 
 from forestage_testing import checkpoints
 from forestage_testing.cli import Cli
-from forestage_testing.processes import run, wait_until
+from forestage_testing.processes import AS_STRANGER, run, wait_until
 
-NOBODY = 65534
-WITHOUT_CAPABILITIES = "-fowner,-dac_override"
-# Root that owns the file as little as anybody.
-AS_STRANGER = [
-    "setpriv",
-    f"--bounding-set={WITHOUT_CAPABILITIES}",
-    f"--inh-caps={WITHOUT_CAPABILITIES}",
-]
 SUPPORT = str(pathlib.Path(checkpoints.__file__).parent.parent)
 STAGED = "rank_striped_read_ahead"
 EXTENT_BYTES = 256 << 10
@@ -105,16 +97,10 @@ def test_a_piece_keeps_its_place_in_flight_until_its_data_are_there(
     assert slowfs.stats()["in_flight_bytes_peak"] <= budget
 
 
-def give_to_nobody(directory):
-    for path in [directory, *directory.iterdir()]:
-        os.chown(path, NOBODY, NOBODY)
-        path.chmod(0o755 if path.is_dir() else 0o644)
-
-
 def mount_files_of_nobody(storage, data_dir, mount_slowfs, mount_loop):
     def fill(path):
         checkpoints.make_model(path, shards=2, mib=6)
-        give_to_nobody(path)
+        checkpoints.give_to_nobody(path)
 
     if storage == "loop":
         return mount_loop(fill, mib=12).mount

@@ -13,6 +13,8 @@ import numpy
 import safetensors
 import safetensors.numpy
 
+from forestage_testing.processes import wait_until
+
 INDEX_NAME = "model.safetensors.index.json"
 # Every dtype that numpy and safetensors share.
 NUMPY_DTYPES = [
@@ -31,6 +33,7 @@ NUMPY_DTYPES = [
     "complex64",
 ]
 PAGE_BYTES = mmap.PAGESIZE
+NOBODY = 65534
 
 
 def random_array(random, dtype, shape):
@@ -118,6 +121,13 @@ def make_hugging_face_cache(directory, plain):
         blob.write_bytes(content)
         (snapshot / path.name).symlink_to(pathlib.Path("../../blobs") / blob.name)
     return snapshot
+
+
+def give_to_nobody(directory):
+    """A tree that everybody may read and only its owner, who is not us, may write."""
+    for path in [pathlib.Path(directory), *pathlib.Path(directory).rglob("*")]:
+        os.chown(path, NOBODY, NOBODY)
+        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def shard_paths(directory):
@@ -228,17 +238,21 @@ def pages_of(ranges):
     }
 
 
+def drop_pages(path):
+    """Drops what the page cache has of a file; the bytes that are left."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+    return resident_bytes(path)
+
+
 def make_cold(directory):
-    """Drops the page cache of a checkpoint's files, and asserts that they are gone."""
+    """Drops the page cache of a checkpoint's files, once nobody maps them any more."""
     for path in shard_paths(directory):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
-        left = resident_bytes(path)
-        assert left == 0, f"{path} keeps {left} bytes in the page cache"
+        wait_until(lambda path=path: drop_pages(path) == 0, f"{path} to leave the page cache")
 
 
 def snapshot(directory):
