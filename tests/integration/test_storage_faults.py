@@ -140,6 +140,22 @@ def assert_right(rank, point, tensors=None):
     assert rank.digests(event) == expected
 
 
+def test_an_error_that_passes_is_not_noticed(walk):
+    """Read-ahead meets it and says nothing; the read that finds the hole gets the bytes."""
+    for kind in ERRORS:
+        walk.begin()
+        for point in walk.points:
+            walk.slowfs.fault(point.name, point.begin, point.end, kind, count=1)
+        ranks = [walk.start(point.directory, point.directory) for point in walk.points]
+        sound = walk.start("sound", "sound")
+        for rank, point in zip(ranks, walk.points):
+            assert_right(rank, point)
+        walk.end(sound)
+    assert walk.walked == POINT_COUNT * len(ERRORS)
+    failed = [line for line in walk.daemon.log.splitlines() if "read failed" in line]
+    assert not [line for line in failed if "/header" not in line], failed
+
+
 def test_what_only_the_daemon_cannot_read_ranks_read_themselves(walk):
     for kind in ERRORS:
         walk.begin()
