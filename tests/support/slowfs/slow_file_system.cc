@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include <fuse3/fuse_lowlevel.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
@@ -25,6 +26,8 @@ namespace {
 
 // libfuse's default of 12 background requests would hide what many readers do.
 constexpr unsigned kBackgroundRequestsMax = 512;
+// Only slow attributes need more than a few.
+constexpr unsigned kThreadsMax = 128;
 
 std::string ProcPath(const UniqueFd& fd) { return absl::StrCat("/proc/self/fd/", fd.get()); }
 
@@ -98,6 +101,7 @@ struct FuseOperations {
 
   static void GetAttributes(fuse_req_t request, fuse_ino_t id, fuse_file_info*) {
     SlowFileSystem* self = FileSystemOf(request);
+    absl::SleepFor(absl::Milliseconds(self->attribute_latency_ms_.load()));
     struct stat attributes;
     if (fstat(self->tree_->node(id).fd.get(), &attributes) != 0) {
       fuse_reply_err(request, errno);
@@ -296,6 +300,7 @@ absl::Status SlowFileSystem::Mount() {
 
 absl::Status SlowFileSystem::Run() {
   fuse_loop_config* loop = fuse_loop_cfg_create();
+  fuse_loop_cfg_set_max_threads(loop, kThreadsMax);
   const int result = fuse_session_loop_mt(session_, loop);
   fuse_loop_cfg_destroy(loop);
   // Before the unmount, which closes the device that answers go to.
@@ -372,7 +377,9 @@ absl::Status SlowFileSystem::Set(const std::string& name, const std::string& val
   if (!absl::SimpleAtod(value, &number) || !(number >= 0) || number > 1e9) {
     return absl::InvalidArgumentError(absl::StrCat("'", value, "' is no value of ", name));
   }
-  if (name == "latency_ms") {
+  if (name == "attribute_latency_ms") {
+    attribute_latency_ms_ = number;
+  } else if (name == "latency_ms") {
     scheduler_.SetLatency(absl::Milliseconds(number));
   } else if (name == "bandwidth_mib_s") {
     scheduler_.SetBandwidth(static_cast<uint64_t>(number * 1024 * 1024));

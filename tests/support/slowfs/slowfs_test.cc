@@ -216,6 +216,21 @@ TEST_F(SlowfsTest, LatencyDelaysEachRequest) {
   EXPECT_EQ(Command("set latency_ms 0"), "ok");
 }
 
+TEST_F(SlowfsTest, LatencyOfAttributesDelaysStatAndNotReads) {
+  Start({"--attribute-latency-ms", "40", "--attribute-timeout", "3600"});
+  const UniqueFd fd(open(file().c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat attributes;
+  ASSERT_EQ(fstat(fd.get(), &attributes), 0);
+  EXPECT_EQ(Command("set attribute_latency_ms 3600000"), "ok");
+  std::string buffer(4096, '\0');
+  EXPECT_EQ(ReadAt(file(), &buffer, 0), 4096);
+  EXPECT_EQ(Command("set attribute_latency_ms 40"), "ok");
+  struct statx asked;
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_EQ(statx(fd.get(), "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_SIZE, &asked), 0);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(40));
+}
+
 TEST_F(SlowfsTest, BandwidthBoundsTheRateOverAllFiles) {
   Start({"--bandwidth-mib-s", "40"});
   const auto begin = std::chrono::steady_clock::now();
