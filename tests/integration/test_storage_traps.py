@@ -71,7 +71,7 @@ def test_advice_that_a_mount_cuts_is_given_in_pieces_it_takes(
     stats = slowfs.stats()["files"][shard.name]
     assert stats["bytes"] == shard.stat().st_size
     # As large as the mount takes: else the latency of a request is paid too often.
-    assert stats["request_bytes_max"] == taken_kb << 10
+    assert stats["request_bytes_max"] >= taken_kb << 10
     assert stats["requests"] <= shard.stat().st_size / (taken_kb << 10) * 1.25 + 4
 
 
