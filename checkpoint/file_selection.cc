@@ -19,6 +19,7 @@
 #include "checkpoint/shard_numbering.h"
 #include "checkpoint/weight_index.h"
 #include "common/errno_status.h"
+#include "common/interruptions.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
 
@@ -89,9 +90,10 @@ absl::StatusOr<IndexText> ReadIndexFile(const std::string& path, absl::string_vi
   const size_t bytes = static_cast<size_t>(status.st_size);
   std::unique_ptr<char[]> text(new char[bytes]);
   size_t done = 0;
+  Interruptions interruptions;
   while (done < bytes) {
     const ssize_t got = read(fd.get(), text.get() + done, bytes - done);
-    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && interruptions.MayRetry(errno)) continue;
     if (got < 0) return ErrnoStatus(errno, absl::StrCat(QuotedName(name), ": read"));
     if (got == 0) break;
     done += static_cast<size_t>(got);

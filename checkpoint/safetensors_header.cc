@@ -20,6 +20,7 @@
 #include "checkpoint/header_text.h"
 #include "checkpoint/offender_list.h"
 #include "common/errno_status.h"
+#include "common/interruptions.h"
 #include "common/status_macros.h"
 
 namespace forestage {
@@ -189,10 +190,11 @@ absl::StatusOr<SafetensorsHeader> ParseLengthAndText(absl::Span<const std::byte>
 absl::Status ReadFully(int fd, uint64_t offset, absl::Span<std::byte> out,
                        absl::string_view file_name) {
   size_t done = 0;
+  Interruptions interruptions;
   while (done < out.size()) {
     const ssize_t got =
         pread(fd, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && interruptions.MayRetry(errno)) continue;
     if (got < 0) {
       return ErrnoStatus(errno, absl::StrCat(QuotedPath(file_name), ": read of the header at byte ",
                                              offset + done));

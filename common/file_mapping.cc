@@ -8,6 +8,7 @@
 
 #include "common/check.h"
 #include "common/errno_status.h"
+#include "common/interruptions.h"
 #include "common/units.h"
 
 namespace forestage {
@@ -54,9 +55,10 @@ absl::Status FileMapping::PopulateRead(uint64_t begin, uint64_t end) const {
   if (begin == end) return absl::OkStatus();
   const uint64_t first = AlignDown(begin, PageBytes());
   const uint64_t last = AlignUp(end, PageBytes());
+  Interruptions interruptions;
   while (madvise(static_cast<std::byte*>(address_) + first, last - first, MADV_POPULATE_READ) !=
          0) {
-    if (errno == EINTR || errno == EAGAIN) continue;
+    if (interruptions.MayRetry(errno)) continue;
     return ErrnoStatus(errno, "MADV_POPULATE_READ");
   }
   return absl::OkStatus();

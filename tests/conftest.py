@@ -1,5 +1,6 @@
 """Fixtures of tests/integration and tests/crash; tests/README.md says what is where."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -10,6 +11,7 @@ import pytest
 from forestage_testing.checkpoints import expected_digests
 from forestage_testing.cli import Cli, read_digests
 from forestage_testing.daemon import Daemon
+from forestage_testing.loop_device import loop_device
 from forestage_testing.memory_cgroup import MemoryCgroup
 from forestage_testing.rank import Rank
 from forestage_testing.slowfs import Slowfs
@@ -19,6 +21,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 WITHOUT_FUSE = "FORESTAGE_TEST_WITHOUT_FUSE"
 WITHOUT_CGROUPS = "FORESTAGE_TEST_WITHOUT_CGROUPS"
+WITHOUT_LOOP = "FORESTAGE_TEST_WITHOUT_LOOP"
 
 
 def pytest_addoption(parser):
@@ -166,6 +169,26 @@ def memory_cgroup():
     yield make
     for group in made:
         group.remove()
+
+
+@pytest.fixture
+def mount_loop(data_dir):
+    """Makes a loop device: mount_loop(fill, mib=32), where fill(path) writes its files.
+
+    A test names it before its daemon: so the daemon, which may keep files open, goes first.
+    """
+    if not os.access("/dev/loop-control", os.R_OK | os.W_OK):
+        if WITHOUT_LOOP in os.environ:
+            pytest.skip(f"no usable /dev/loop-control, and {WITHOUT_LOOP} is set")
+        pytest.fail(f"no loop devices here; set {WITHOUT_LOOP}=1 to go without these tests")
+    with contextlib.ExitStack() as stack:
+
+        def mount(fill, **options):
+            directory = data_dir / f"loop{len(os.listdir(data_dir))}"
+            directory.mkdir()
+            return stack.enter_context(loop_device(directory, fill, **options))
+
+        yield mount
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "common/errno_status.h"
+#include "common/interruptions.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 
@@ -54,11 +55,12 @@ absl::StatusOr<std::optional<std::string>> SliceVerifier::FindDifference(
     return absl::StrCat(bytes.size(), " bytes were delivered instead of ", expected_bytes);
   RETURN_IF_ERROR(OpenShard(own.shard_index));
   const std::string& path = catalog_->selection().shards[own.shard_index].path;
+  Interruptions interruptions;
   for (size_t done = 0; done < bytes.size();) {
     const size_t wanted = std::min(buffer_.size(), bytes.size() - done);
     const ssize_t got =
         pread(file_.get(), buffer_.data(), wanted, static_cast<off_t>(begin + done));
-    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && interruptions.MayRetry(errno)) continue;
     if (got < 0) {
       return ErrnoStatus(errno, absl::StrCat("cannot read ", path, " at ", begin + done));
     }

@@ -14,6 +14,7 @@
 
 #include "common/check.h"
 #include "common/errno_status.h"
+#include "common/interruptions.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 
@@ -47,13 +48,15 @@ absl::Status EndOfFile(const OpenShard& shard, uint64_t offset) {
 // One pread of at least one byte.
 absl::StatusOr<uint64_t> ReadSome(const OpenShard& shard, uint64_t offset,
                                   absl::Span<std::byte> destination) {
+  Interruptions interruptions;
   while (true) {
     const ssize_t count =
         pread(shard.fd.get(), destination.data(), std::min(destination.size(), kReadBytesMax),
               static_cast<off_t>(offset));
     if (count > 0) return static_cast<uint64_t>(count);
     if (count == 0) return EndOfFile(shard, offset);
-    if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("read ", Place(shard, offset)));
+    if (interruptions.MayRetry(errno)) continue;
+    return ErrnoStatus(errno, absl::StrCat("read ", Place(shard, offset)));
   }
 }
 

@@ -1,15 +1,17 @@
 // load_rank: one rank of a group as a process of its own, through the public client library, for
-// tests of ranks that are late, wait in the middle or die.
+// tests of ranks that are late, wait in the middle, take a part, close early or die.
 //
 // Writes one JSON document a line: {"event": "opened", "decision"}, with --pause-after {"event":
-// "paused"}, with --hold {"event": "holding", ...}, at last {"event": "done", "decision", "bytes",
-// "digests": {tensor: SHA-256}}; {"event": "error", "message"} and exit code 1 instead when the
-// load fails. Goes on from "paused" and "holding" when a line comes on standard input, or its end.
+// "paused"}, with --hold {"event": "holding", ...}, with --close {"event": "closed"} when the
+// session is closed, at last {"event": "done", "decision", "bytes", "digests": {tensor: SHA-256}};
+// {"event": "error", "message"} and exit code 1 instead when the load fails. Goes on from "paused"
+// and "holding" when a line comes on standard input, or its end.
 
 #include <unistd.h>
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,7 +39,10 @@ struct Options {
   std::string policy = "auto";
   bool strict = false;
   double agreement_timeout_seconds = 60;
+  double open_timeout_seconds = 30;
+  std::vector<std::string> demand;
   int pause_after = -1;
+  bool close = false;
   bool hold = false;
   bool copy = false;
 };
@@ -77,17 +82,38 @@ absl::StatusOr<std::string> DigestOf(const Slice& slice, bool copy) {
   return Sha256(view.bytes());
 }
 
+// What the rank takes, in order.
+absl::StatusOr<std::vector<size_t>> TensorsOf(const Options& options, const Catalog& catalog) {
+  std::vector<size_t> tensors;
+  if (options.demand.empty()) {
+    for (size_t i = 0; i < catalog.tensor_count(); ++i) tensors.push_back(i);
+  }
+  for (const std::string& name : options.demand) {
+    const std::optional<size_t> index = catalog.Find(name);
+    if (!index.has_value()) return absl::NotFoundError(absl::StrCat("no tensor ", name));
+    tensors.push_back(*index);
+  }
+  return tensors;
+}
+
 absl::Status Load(const Options& options) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
+  ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
                    Session::Open(options.directory, options.session));
   Say({{"event", "opened"}, {"decision", ToJson(session->decision())}});
   const std::shared_ptr<const Catalog> catalog = session->catalog();
+  ASSIGN_OR_RETURN(const std::vector<size_t> tensors, TensorsOf(options, *catalog));
   Json digests = Json::object();
   uint64_t bytes = 0;
-  for (size_t i = 0; i < catalog->tensor_count(); ++i) {
-    if (static_cast<int>(i) == options.pause_after) {
+  int taken = 0;
+  for (const size_t i : tensors) {
+    if (taken++ == options.pause_after) {
       Say({{"event", "paused"}});
       WaitForLine();
+      if (options.close) {
+        session.reset();
+        Say({{"event", "closed"}});
+        return absl::OkStatus();
+      }
     }
     ASSIGN_OR_RETURN(const Slice slice, session->GetSlice(i));
     ASSIGN_OR_RETURN(digests[std::string(catalog->tensor(i).name)], DigestOf(slice, options.copy));
@@ -118,7 +144,12 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"auto", "native", "rank_striped_read_ahead"}));
   app.add_flag("--strict", options.strict, "Strict agreement");
   app.add_option("--agreement-timeout", options.agreement_timeout_seconds, "In seconds");
+  app.add_option("--open-timeout", options.open_timeout_seconds, "In seconds");
+  app.add_option("--demand", options.demand, "Tensors to take, in order; default: all")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--pause-after", options.pause_after, "Pause before this tensor");
+  app.add_flag("--close", options.close, "Close the session at the pause, instead of going on");
   app.add_flag("--hold", options.hold, "Keep the session open after the load");
   app.add_flag("--copy", options.copy, "CopyTo instead of View");
   CLI11_PARSE(app, argc, argv);
@@ -128,6 +159,9 @@ int Main(int argc, char** argv) {
   }
   if (options.strict) options.session.agreement = Agreement::kStrict;
   options.session.agreement_timeout = absl::Seconds(options.agreement_timeout_seconds);
+  options.session.open_timeout = absl::Seconds(options.open_timeout_seconds);
+  if (!options.demand.empty()) options.session.demand.emplace();
+  for (const std::string& name : options.demand) options.session.demand->push_back({name});
 
   const absl::Status status = Load(options);
   if (status.ok()) return 0;

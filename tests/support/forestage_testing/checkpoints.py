@@ -1,5 +1,6 @@
 """Checkpoints made by the real safetensors writer or byte by byte, and the real reader's view."""
 
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -11,6 +12,8 @@ import struct
 import numpy
 import safetensors
 import safetensors.numpy
+
+from forestage_testing.processes import wait_until
 
 INDEX_NAME = "model.safetensors.index.json"
 # Every dtype that numpy and safetensors share.
@@ -30,6 +33,7 @@ NUMPY_DTYPES = [
     "complex64",
 ]
 PAGE_BYTES = mmap.PAGESIZE
+NOBODY = 65534
 
 
 def random_array(random, dtype, shape):
@@ -119,6 +123,13 @@ def make_hugging_face_cache(directory, plain):
     return snapshot
 
 
+def give_to_nobody(directory):
+    """A tree that everybody may read and only its owner, who is not us, may write."""
+    for path in [pathlib.Path(directory), *pathlib.Path(directory).rglob("*")]:
+        os.chown(path, NOBODY, NOBODY)
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
 def shard_paths(directory):
     return sorted(pathlib.Path(directory).glob("*.safetensors"))
 
@@ -187,17 +198,61 @@ def resident_bytes(path):
     return sum(page & 1 for page in pages) * PAGE_BYTES
 
 
+@contextlib.contextmanager
+def locked_in_memory(directory):
+    """The checkpoint's files, which are in memory, stay there: nobody reclaims a page meanwhile."""
+    with contextlib.ExitStack() as stack:
+        for path in shard_paths(directory):
+            size = path.stat().st_size
+            with open(path, "rb") as file:
+                pages = mmap.mmap(file.fileno(), size, mmap.MAP_SHARED, mmap.PROT_READ)
+            stack.callback(pages.close)
+            array = numpy.frombuffer(pages, numpy.uint8)
+            address = ctypes.c_void_p(array.ctypes.data)
+            # The array would keep the mapping from being closed.
+            del array
+            if _libc.mlock(address, ctypes.c_size_t(size)) != 0:
+                raise OSError(ctypes.get_errno(), f"mlock of {path}")
+        yield
+
+
+def data_ranges(path):
+    """{tensor: (begin, end)} in bytes of one file."""
+    with open(path, "rb") as file:
+        (header_bytes,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(header_bytes))
+    data = 8 + header_bytes
+    return {
+        name: tuple(data + offset for offset in entry["data_offsets"])
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
+
+
+def pages_of(ranges):
+    """Numbers of the pages that these byte ranges of one file lie on."""
+    return {
+        page
+        for begin, end in ranges
+        for page in range(begin // PAGE_BYTES, -(-end // PAGE_BYTES))
+    }
+
+
+def drop_pages(path):
+    """Drops what the page cache has of a file; the bytes that are left."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+    return resident_bytes(path)
+
+
 def make_cold(directory):
-    """Drops the page cache of a checkpoint's files, and asserts that they are gone."""
+    """Drops the page cache of a checkpoint's files, once nobody maps them any more."""
     for path in shard_paths(directory):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
-        left = resident_bytes(path)
-        assert left == 0, f"{path} keeps {left} bytes in the page cache"
+        wait_until(lambda path=path: drop_pages(path) == 0, f"{path} to leave the page cache")
 
 
 def snapshot(directory):

@@ -10,6 +10,14 @@ import time
 # Nothing here takes nearly as long; a test that gets there hangs.
 GUARD_SECONDS = float(os.environ.get("FORESTAGE_TEST_GUARD_SECONDS", "60"))
 
+WITHOUT_CAPABILITIES = "-fowner,-dac_override"
+# Runs what follows as root that has no more rights over others' files than anybody.
+AS_STRANGER = [
+    "setpriv",
+    f"--bounding-set={WITHOUT_CAPABILITIES}",
+    f"--inh-caps={WITHOUT_CAPABILITIES}",
+]
+
 
 def wait_until(condition, what, guard_seconds=GUARD_SECONDS):
     """Polls until condition() is true and returns its value; `what` completes 'waiting for ...'."""

@@ -71,6 +71,16 @@ class Rank:
         assert self.process.wait(GUARD_SECONDS) == 0
         return done
 
+    def outcome(self):
+        """The last event, 'done' or 'error', of a rank that does not pause."""
+        event = {}
+        while event.get("event") not in ("done", "error"):
+            line = read_line(self.process.stdout)
+            assert line, f"rank {self.rank} ended with {self.process.wait(GUARD_SECONDS)}: {event}"
+            event = json.loads(line)
+        assert self.process.wait(GUARD_SECONDS) == (0 if event["event"] == "done" else 1)
+        return event
+
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(GUARD_SECONDS)

@@ -15,15 +15,22 @@
 namespace forestage {
 
 enum class FaultKind {
+  // The errno of that name.
   kEio,
   kEstale,
+  kEnomem,
+  kEintr,
+  kEagain,
   // Half of the bytes that were asked for.
   kShort,
   // As if the file ended where the fault begins.
   kEof,
 };
-// By the names of the control protocol: "eio", "estale", "short", "eof".
+// By the names of the control protocol: "eio", "estale", "enomem", "eintr", "eagain", "short",
+// "eof".
 std::optional<FaultKind> FaultKindByName(absl::string_view name);
+// What such a read is answered with; 0 for kShort and kEof, which are no errors.
+int ErrorNumberOf(FaultKind kind);
 
 struct Fault {
   FileRange range;

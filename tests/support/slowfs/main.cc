@@ -46,6 +46,7 @@ int main(int argc, char** argv) {
   forestage::SlowFileSystem::Options options;
   std::string control;
   std::string latency_ms = "0";
+  std::string attribute_latency_ms = "0";
   std::string bandwidth_mib_s = "0";
   std::string keep_cache = "on";
   std::string read_ahead_kb;
@@ -57,14 +58,18 @@ int main(int argc, char** argv) {
   app.add_option("--attribute-timeout", options.attribute_timeout_seconds,
                  "Seconds for which the kernel may keep names and attributes");
   app.add_option("--latency-ms", latency_ms, "Time until a read is answered");
+  app.add_option("--attribute-latency-ms", attribute_latency_ms,
+                 "Time until attributes that the kernel does not know any more are told");
   app.add_option("--bandwidth-mib-s", bandwidth_mib_s, "Over all files; 0: no limit");
   app.add_option("--keep-cache", keep_cache, "on; off: each open drops the file's page cache");
   app.add_option("--read-ahead-kb", read_ahead_kb, "Of the mount; default: the kernel's");
   CLI11_PARSE(app, argc, argv);
 
-  std::vector<std::string> commands = {absl::StrCat("set latency_ms ", latency_ms),
-                                       absl::StrCat("set bandwidth_mib_s ", bandwidth_mib_s),
-                                       absl::StrCat("set keep_cache ", keep_cache)};
+  std::vector<std::string> commands = {
+      absl::StrCat("set latency_ms ", latency_ms),
+      absl::StrCat("set attribute_latency_ms ", attribute_latency_ms),
+      absl::StrCat("set bandwidth_mib_s ", bandwidth_mib_s),
+      absl::StrCat("set keep_cache ", keep_cache)};
   if (!read_ahead_kb.empty()) commands.push_back(absl::StrCat("set read_ahead_kb ", read_ahead_kb));
 
   // Signals are for the thread that runs the session: it unblocks them, all others inherit this.

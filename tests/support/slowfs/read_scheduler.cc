@@ -123,7 +123,8 @@ void ReadScheduler::SetDue(uint64_t id, Waiting& waiting, absl::Time due) {
   due_.erase({waiting.due, id});
   waiting.due = due;
   due_.insert({due, id});
-  changed_.SignalAll();
+  // One worker waits for the first that is due; who takes it wakes the next worker.
+  if (due_.begin()->second == id) changed_.Signal();
 }
 
 void ReadScheduler::Work() {
@@ -138,6 +139,7 @@ void ReadScheduler::Work() {
     const uint64_t id = due_.begin()->second;
     due_.erase(due_.begin());
     auto node = waiting_.extract(id);
+    if (!due_.empty()) changed_.Signal();
     mutex_.Unlock();
     node.mapped().read.answer(node.mapped().error_number);
     mutex_.Lock();

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include <fuse3/fuse_lowlevel.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
@@ -24,6 +26,8 @@ namespace {
 
 // libfuse's default of 12 background requests would hide what many readers do.
 constexpr unsigned kBackgroundRequestsMax = 512;
+// Only slow attributes need more than a few.
+constexpr unsigned kThreadsMax = 128;
 
 std::string ProcPath(const UniqueFd& fd) { return absl::StrCat("/proc/self/fd/", fd.get()); }
 
@@ -97,6 +101,7 @@ struct FuseOperations {
 
   static void GetAttributes(fuse_req_t request, fuse_ino_t id, fuse_file_info*) {
     SlowFileSystem* self = FileSystemOf(request);
+    absl::SleepFor(absl::Milliseconds(self->attribute_latency_ms_.load()));
     struct stat attributes;
     if (fstat(self->tree_->node(id).fd.get(), &attributes) != 0) {
       fuse_reply_err(request, errno);
@@ -146,6 +151,7 @@ struct FuseOperations {
                    fuse_file_info* info) {
     SlowFileSystem* self = FileSystemOf(request);
     const std::shared_ptr<const OpenFile> file = self->open_files_.Get(info->fh);
+    self->counters_.CountRequest(file->path, size);
     ReadScheduler::Read read;
     read.path = file->path;
     read.offset = static_cast<uint64_t>(offset);
@@ -164,33 +170,36 @@ struct FuseOperations {
 
   static void Answer(SlowFileSystem* self, fuse_req_t request, const OpenFile& file, size_t size,
                      off_t offset, int error) {
+    const uint64_t begin = static_cast<uint64_t>(offset);
+    size_t given = size;
+    if (error == 0) {
+      const std::optional<Fault> fault =
+          self->faults_.Hit(file.path, begin, size, fuse_req_ctx(request)->pid);
+      if (fault.has_value()) {
+        self->counters_.CountFault(file.path);
+        error = ErrorNumberOf(fault->kind);
+        // At least a byte: none at all says that the file ends.
+        if (fault->kind == FaultKind::kShort) given = std::max<size_t>(given / 2, 1);
+        if (fault->kind == FaultKind::kEof) {
+          given = fault->range.begin > begin ? fault->range.begin - begin : 0;
+        }
+      }
+    }
+    // A new buffer for each request would be mapped and faulted in anew each time.
+    static thread_local std::vector<char> buffer;
+    ssize_t count = 0;
+    if (error == 0) {
+      if (buffer.size() < given) buffer.resize(given);
+      count = ReadFully(file.fd.get(), buffer.data(), given, begin);
+      if (count < 0) error = errno;
+    }
+    // Before the answer: who has the bytes finds them counted.
+    self->counters_.CountAnswer(file.path, size, error == 0 ? static_cast<uint64_t>(count) : 0);
     if (error != 0) {
       fuse_reply_err(request, error);
-      return;
+    } else {
+      fuse_reply_buf(request, buffer.data(), static_cast<size_t>(count));
     }
-    const uint64_t begin = static_cast<uint64_t>(offset);
-    const std::optional<Fault> fault =
-        self->faults_.Hit(file.path, begin, size, fuse_req_ctx(request)->pid);
-    if (fault.has_value()) {
-      self->counters_.CountFault();
-      if (fault->kind == FaultKind::kEio || fault->kind == FaultKind::kEstale) {
-        self->counters_.CountRead(file.path, 0);
-        fuse_reply_err(request, fault->kind == FaultKind::kEio ? EIO : ESTALE);
-        return;
-      }
-      if (fault->kind == FaultKind::kShort) size /= 2;
-      if (fault->kind == FaultKind::kEof) {
-        size = fault->range.begin > begin ? fault->range.begin - begin : 0;
-      }
-    }
-    std::vector<char> buffer(size);
-    const ssize_t count = ReadFully(file.fd.get(), buffer.data(), size, begin);
-    if (count < 0) {
-      fuse_reply_err(request, errno);
-      return;
-    }
-    self->counters_.CountRead(file.path, static_cast<uint64_t>(count));
-    fuse_reply_buf(request, buffer.data(), static_cast<size_t>(count));
   }
 
   static void OpenDirectory(fuse_req_t request, fuse_ino_t id, fuse_file_info* info) {
@@ -291,6 +300,7 @@ absl::Status SlowFileSystem::Mount() {
 
 absl::Status SlowFileSystem::Run() {
   fuse_loop_config* loop = fuse_loop_cfg_create();
+  fuse_loop_cfg_set_max_threads(loop, kThreadsMax);
   const int result = fuse_session_loop_mt(session_, loop);
   fuse_loop_cfg_destroy(loop);
   // Before the unmount, which closes the device that answers go to.
@@ -339,7 +349,8 @@ absl::StatusOr<std::string> SlowFileSystem::Execute(const std::vector<std::strin
     Fault fault;
     ASSIGN_OR_RETURN(fault.range, ParseRange(words));
     const std::optional<FaultKind> kind = FaultKindByName(words[4]);
-    if (!kind.has_value()) return absl::InvalidArgumentError("kinds are eio, estale, short, eof");
+    if (!kind.has_value())
+      return absl::InvalidArgumentError("kinds are eio, estale, enomem, eintr, eagain, short, eof");
     fault.kind = *kind;
     for (size_t i = 5; i < words.size(); ++i) {
       RETURN_IF_ERROR(ParseOption(words[i], &fault.range.pid, &fault.remaining));
@@ -366,7 +377,9 @@ absl::Status SlowFileSystem::Set(const std::string& name, const std::string& val
   if (!absl::SimpleAtod(value, &number) || !(number >= 0) || number > 1e9) {
     return absl::InvalidArgumentError(absl::StrCat("'", value, "' is no value of ", name));
   }
-  if (name == "latency_ms") {
+  if (name == "attribute_latency_ms") {
+    attribute_latency_ms_ = number;
+  } else if (name == "latency_ms") {
     scheduler_.SetLatency(absl::Milliseconds(number));
   } else if (name == "bandwidth_mib_s") {
     scheduler_.SetBandwidth(static_cast<uint64_t>(number * 1024 * 1024));

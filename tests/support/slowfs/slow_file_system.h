@@ -59,6 +59,8 @@ class SlowFileSystem {
   ReadScheduler scheduler_;
   std::atomic<bool> keep_cache_{true};
   std::atomic<bool> direct_io_{false};
+  // For which a thread of libfuse sleeps, of which there are enough.
+  std::atomic<double> attribute_latency_ms_{0};
   fuse_session* session_ = nullptr;
 };
 

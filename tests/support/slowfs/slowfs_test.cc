@@ -141,8 +141,8 @@ class SlowfsTest : public ::testing::Test {
 
   nlohmann::json Stats() const { return nlohmann::json::parse(Command("stats")); }
 
-  void WaitUntilHeld() const {
-    while (Stats()["held"] == 0) std::this_thread::yield();
+  void WaitUntilHeld(size_t count = 1) const {
+    while (Stats()["held"] < count) std::this_thread::yield();
   }
 
   // Reads of a fresh descriptor; the page cache of the file is dropped first.
@@ -216,6 +216,21 @@ TEST_F(SlowfsTest, LatencyDelaysEachRequest) {
   EXPECT_EQ(Command("set latency_ms 0"), "ok");
 }
 
+TEST_F(SlowfsTest, LatencyOfAttributesDelaysStatAndNotReads) {
+  Start({"--attribute-latency-ms", "40", "--attribute-timeout", "3600"});
+  const UniqueFd fd(open(file().c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat attributes;
+  ASSERT_EQ(fstat(fd.get(), &attributes), 0);
+  EXPECT_EQ(Command("set attribute_latency_ms 3600000"), "ok");
+  std::string buffer(4096, '\0');
+  EXPECT_EQ(ReadAt(file(), &buffer, 0), 4096);
+  EXPECT_EQ(Command("set attribute_latency_ms 40"), "ok");
+  struct statx asked;
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_EQ(statx(fd.get(), "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_SIZE, &asked), 0);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(40));
+}
+
 TEST_F(SlowfsTest, BandwidthBoundsTheRateOverAllFiles) {
   Start({"--bandwidth-mib-s", "40"});
   const auto begin = std::chrono::steady_clock::now();
@@ -236,6 +251,58 @@ TEST_F(SlowfsTest, RequestsAreNotLargerThanTheMaximum) {
   ASSERT_EQ(ReadAt(file(), &buffer, 0), static_cast<ssize_t>(kFileBytes));
   EXPECT_EQ(buffer, bytes_);
   EXPECT_GE(Stats()["requests"], kFileBytes / 65536);
+  EXPECT_EQ(Stats()["request_bytes_max"], 65536);
+}
+
+TEST_F(SlowfsTest, RequestsAreAsLargeAsTheKernelMakesThemWithoutAMaximum) {
+  Start({"--read-ahead-kb", "4096"});
+  const UniqueFd fd(open(file().c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(posix_fadvise(fd.get(), 0, kFileBytes, POSIX_FADV_WILLNEED), 0);
+  std::string buffer(kFileBytes, '\0');
+  ASSERT_EQ(pread(fd.get(), buffer.data(), kFileBytes, 0), static_cast<ssize_t>(kFileBytes));
+  EXPECT_GE(Stats()["request_bytes_max"], 512 * 1024);
+}
+
+TEST_F(SlowfsTest, HundredsOfReadsWaitAtOnceAndAreCountedByFile) {
+  constexpr size_t kReaders = 200;
+  Start();
+  EXPECT_EQ(Command("set direct_io on"), "ok");
+  EXPECT_EQ(Command("hold weights.bin 0 end"), "ok");
+  std::string other(4096, '\0');
+  ASSERT_EQ(ReadAt(mount() / "sub" / "other.bin", &other, 0), 4096);
+  std::vector<std::future<ssize_t>> readers;
+  for (size_t i = 0; i < kReaders; ++i) {
+    readers.push_back(std::async(std::launch::async, [this, i] {
+      std::string buffer(4096, '\0');
+      return ReadAt(file(), &buffer, i * 4096);
+    }));
+  }
+  WaitUntilHeld(kReaders);
+  EXPECT_EQ(Stats()["in_flight"], kReaders);
+  EXPECT_THAT(Command("release"), StartsWith(absl::StrCat("ok ", kReaders)));
+  for (std::future<ssize_t>& reader : readers) EXPECT_EQ(reader.get(), 4096);
+  const nlohmann::json stats = Stats();
+  EXPECT_EQ(stats["in_flight"], 0);
+  EXPECT_EQ(stats["in_flight_peak"], kReaders);
+  EXPECT_EQ(stats["in_flight_bytes_peak"], kReaders * 4096);
+  EXPECT_EQ(stats["files"]["weights.bin"]["in_flight_peak"], kReaders);
+  EXPECT_EQ(stats["files"]["sub/other.bin"]["in_flight_peak"], 1);
+  EXPECT_EQ(Command("reset_stats"), "ok");
+  EXPECT_EQ(Stats()["in_flight_peak"], 0);
+}
+
+// One WILLNEED is as many requests at once as it takes, and none of them waits for another.
+TEST_F(SlowfsTest, ReadAheadHasManyRequestsInFlight) {
+  constexpr size_t kRequestBytes = 64 * 1024;
+  Start({"--read-ahead-kb", "4096", "--max-request-bytes", absl::StrCat(kRequestBytes)});
+  EXPECT_EQ(Command("hold weights.bin 0 end"), "ok");
+  const UniqueFd fd(open(file().c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(posix_fadvise(fd.get(), 0, kFileBytes, POSIX_FADV_WILLNEED), 0);
+  WaitUntilHeld(kFileBytes / kRequestBytes);
+  EXPECT_EQ(Command("release"), absl::StrCat("ok ", kFileBytes / kRequestBytes));
+  std::string buffer(kFileBytes, '\0');
+  ASSERT_EQ(pread(fd.get(), buffer.data(), kFileBytes, 0), static_cast<ssize_t>(kFileBytes));
+  EXPECT_EQ(Stats()["in_flight_peak"], kFileBytes / kRequestBytes);
 }
 
 TEST_F(SlowfsTest, CountsRequestsBytesAndOpensByFile) {
@@ -299,6 +366,23 @@ TEST_F(SlowfsTest, AFaultWithACountHeals) {
     EXPECT_EQ(errno, ESTALE);
   }
   EXPECT_EQ(ReadAt(file(), &buffer, 0), 4096);
+}
+
+TEST_F(SlowfsTest, EachErrorIsAnsweredAsItIs) {
+  Start();
+  EXPECT_EQ(Command("set direct_io on"), "ok");
+  const std::vector<std::pair<std::string, int>> kinds = {
+      {"eio", EIO}, {"estale", ESTALE}, {"enomem", ENOMEM}, {"eintr", EINTR}, {"eagain", EAGAIN}};
+  for (const auto& [kind, error_number] : kinds) {
+    EXPECT_EQ(Command(absl::StrCat("fault weights.bin 0 end ", kind, " count=1")), "ok");
+    std::string buffer(4096, '\0');
+    EXPECT_EQ(ReadAt(file(), &buffer, 0), -1) << kind;
+    EXPECT_EQ(errno, error_number) << kind;
+    EXPECT_EQ(ReadAt(file(), &buffer, 0), 4096) << kind;
+  }
+  EXPECT_EQ(Stats()["faults"], kinds.size());
+  EXPECT_EQ(Stats()["files"]["weights.bin"]["faults"], kinds.size());
+  EXPECT_EQ(Stats()["bytes"], kinds.size() * 4096);
 }
 
 TEST_F(SlowfsTest, AFaultOfAProcessHitsNobodyElse) {

@@ -1,0 +1,246 @@
+"""Every read of a load, failed in every way: a walk over all points at which storage is read.
+
+A point is a header or an extent; each has a checkpoint of its own, on one mount, beside a sound one.
+All are loaded at once from one daemon, so that what fails must leave the others alone.
+"""
+
+import re
+
+import numpy
+import pytest
+
+from forestage_testing import checkpoints
+from forestage_testing.processes import AS_STRANGER, wait_until
+
+EXTENT_BYTES = 256 << 10
+TENSOR_BYTES = 100 << 10
+TENSORS = 10
+PAGE_BYTES = checkpoints.PAGE_BYTES
+# A header and four extents.
+POINT_COUNT = 5
+ERRORS = ["eio", "estale", "enomem", "eintr", "eagain"]
+ENDS = ["short", "eof"]
+# How the daemon brings pages into memory and verifies them: as a stranger it cannot ask whether a
+# page is there, and populates a mapping instead.
+WAYS = {
+    "io_uring": {"flags": ["--reader", "io_uring"]},
+    "threads": {"flags": ["--reader", "threads"]},
+    "io_uring-populate": {"flags": ["--reader", "io_uring"], "wrapper": AS_STRANGER},
+    "threads-populate": {"flags": ["--reader", "threads"], "wrapper": AS_STRANGER},
+}
+
+
+class Point:
+    """One place of storage, in a checkpoint of its own."""
+
+    def __init__(self, source, name, begin, end):
+        self.directory = name
+        self.path = source / name / "model.safetensors"
+        self.name = f"{name}/model.safetensors"
+        self.begin = begin
+        self.end = end
+        self.digests = checkpoints.expected_digests(source / name, 1, "all")
+
+    def tensors_outside(self, unit_bytes):
+        """Those that touch none of the units of the file (pages, extents) on which the point lies."""
+        first = self.begin // unit_bytes * unit_bytes
+        last = -(-self.end // unit_bytes) * unit_bytes
+        ranges = checkpoints.data_ranges(self.path).items()
+        return [name for name, (begin, end) in ranges if end <= first or begin >= last]
+
+
+@pytest.fixture
+def points(data_dir):
+    """One for each header and extent; `sound` is a checkpoint without any."""
+    random = numpy.random.default_rng(7)
+    tensors = {
+        f"t{i}": checkpoints.random_array(random, "uint8", (TENSOR_BYTES + i,))
+        for i in range(TENSORS)
+    }
+
+    def make(name):
+        (data_dir / name).mkdir()
+        checkpoints.save(data_dir / name / "model.safetensors", tensors)
+        return data_dir / name / "model.safetensors"
+
+    size = make("sound").stat().st_size
+    make("header")
+    walk = [Point(data_dir, "header", 0, PAGE_BYTES)]
+    for begin in range(0, size, EXTENT_BYTES):
+        name = f"extent{begin // EXTENT_BYTES}"
+        make(name)
+        # The last whole page of the extent, or of the file.
+        last = (min(begin + EXTENT_BYTES, size) - 1) // PAGE_BYTES * PAGE_BYTES
+        walk.append(Point(data_dir, name, last, min(last + PAGE_BYTES, size)))
+    assert len(walk) == POINT_COUNT
+    checkpoints.give_to_nobody(data_dir)
+    return walk
+
+
+@pytest.fixture(params=WAYS)
+def walking_daemon(request, start_daemon, need_root):
+    way = WAYS[request.param]
+    flags = [*way["flags"], "--extent-size", EXTENT_BYTES]
+    return start_daemon(flags=flags, wrapper=way.get("wrapper", ()))
+
+
+class Walk:
+    """Loads all checkpoints at once, with a fault or hold at each point."""
+
+    def __init__(self, points, slowfs, daemon, start_rank):
+        self.points = points
+        self.slowfs = slowfs
+        self.daemon = daemon
+        self.start_rank = start_rank
+        self.walked = 0
+
+    def start(self, name, group, demand=()):
+        flags = [word for tensor in demand for word in ["--demand", tensor]]
+        directory = self.slowfs.mount / name
+        return self.start_rank(directory, socket=self.daemon.socket, group=group, flags=flags)
+
+    def begin(self):
+        """Nothing is in memory, and the counters are at 0."""
+        for point in self.points:
+            checkpoints.make_cold(self.slowfs.mount / point.directory)
+        checkpoints.make_cold(self.slowfs.mount / "sound")
+        self.slowfs.reset_stats()
+
+    def end(self, sound):
+        """What has no fault was delivered; each point was met; the daemon is as it was."""
+        assert_right(sound, self.points[0])
+        for point in self.points:
+            assert self.slowfs.stats()["files"][point.name]["faults"] > 0, point.name
+            self.walked += 1
+        self.slowfs.clear_faults()
+        assert self.daemon.health() == "SERVING"
+        self.daemon.wait_for_no_sessions()
+
+
+@pytest.fixture
+def walk(points, data_dir, mount_slowfs, walking_daemon, start_rank):
+    slowfs = mount_slowfs(data_dir)
+    return Walk(points, slowfs, walking_daemon, start_rank)
+
+
+def assert_typed_error(event, point):
+    assert event["event"] == "error", event
+    assert point.path.name in event["message"], event
+    if point.directory != "header":
+        offsets = [int(number) for number in re.findall(r"offset (\d+)", event["message"])]
+        assert any(point.begin - EXTENT_BYTES <= offset <= point.end for offset in offsets), event
+
+
+def assert_right(rank, point, tensors=None):
+    event = rank.outcome()
+    assert event["event"] == "done", event
+    expected = point.digests
+    if tensors is not None:
+        expected = {key: digest for key, digest in expected.items() if key[1] in tensors}
+    assert rank.digests(event) == expected
+
+
+def test_an_error_that_passes_is_not_noticed(walk):
+    """Read-ahead meets it and says nothing; the read that finds the hole gets the bytes."""
+    for kind in ERRORS:
+        walk.begin()
+        for point in walk.points:
+            walk.slowfs.fault(point.name, point.begin, point.end, kind, count=1)
+        ranks = [walk.start(point.directory, point.directory) for point in walk.points]
+        sound = walk.start("sound", "sound")
+        for rank, point in zip(ranks, walk.points):
+            assert_right(rank, point)
+        walk.end(sound)
+    assert walk.walked == POINT_COUNT * len(ERRORS)
+    failed = [line for line in walk.daemon.log.splitlines() if "read failed" in line]
+    assert not [line for line in failed if "/header" not in line], failed
+
+
+def test_what_only_the_daemon_cannot_read_ranks_read_themselves(walk):
+    for kind in ERRORS:
+        walk.begin()
+        for point in walk.points:
+            walk.slowfs.fault(point.name, point.begin, point.end, kind, pid=walk.daemon.pid)
+        ranks = [walk.start(point.directory, point.directory) for point in walk.points]
+        sound = walk.start("sound", "sound")
+        for rank, point in zip(ranks, walk.points):
+            assert_right(rank, point)
+        walk.end(sound)
+    assert walk.walked == POINT_COUNT * len(ERRORS)
+
+
+def test_what_nobody_can_read_is_an_error_with_file_and_offset_for_who_wants_it(walk):
+    for kind in ERRORS:
+        walk.begin()
+        for point in walk.points:
+            walk.slowfs.fault(point.name, point.begin, point.end, kind)
+        ranks = [walk.start(point.directory, point.directory) for point in walk.points]
+        # Tensors in a failed extent that lie on other pages of it can be had too.
+        rests = {point: point.tensors_outside(PAGE_BYTES) for point in walk.points[1:]}
+        others = [walk.start(point.directory, "rest", rest) for point, rest in rests.items()]
+        sound = walk.start("sound", "sound")
+        for rank, point in zip(ranks, walk.points):
+            assert_typed_error(rank.outcome(), point)
+        for rank, (point, rest) in zip(others, rests.items()):
+            assert len(rest) >= TENSORS - 2
+            assert_right(rank, point, rest)
+        walk.end(sound)
+    assert walk.walked == POINT_COUNT * len(ERRORS)
+
+
+def test_short_answers_are_read_on_and_early_ends_are_errors(walk):
+    """Without the page cache in between, which would fill up a short answer with zeros."""
+    walk.begin()
+    walk.slowfs.set("direct_io", "on")
+    for kind in ENDS:
+        walk.slowfs.reset_stats()
+        for point in walk.points:
+            walk.slowfs.fault(point.name, point.begin, point.end, kind)
+        ranks = [walk.start(point.directory, point.directory) for point in walk.points]
+        sound = walk.start("sound", "sound")
+        for rank, point in zip(ranks, walk.points):
+            if kind == "short":
+                assert_right(rank, point)
+            else:
+                assert_typed_error(rank.outcome(), point)
+        walk.end(sound)
+    assert walk.walked == POINT_COUNT * len(ENDS)
+
+
+def test_a_read_that_hangs_holds_up_only_who_waits_for_it(walk):
+    walk.begin()
+    for point in walk.points:
+        walk.slowfs.hold(point.name, point.begin, point.end)
+    ranks = [walk.start(point.directory, point.directory) for point in walk.points]
+
+    def all_hang():
+        files = walk.slowfs.stats()["files"]
+        return all(files.get(point.name, {}).get("in_flight") for point in walk.points)
+
+    wait_until(all_hang, "a read to hang at each point")
+    rests = {point: point.tensors_outside(EXTENT_BYTES) for point in walk.points[1:]}
+    others = [walk.start(point.directory, "rest", rest) for point, rest in rests.items()]
+    sound = walk.start("sound", "sound")
+    assert_right(sound, walk.points[0])
+    for rank, (point, rest) in zip(others, rests.items()):
+        assert len(rest) >= TENSORS // 2
+        assert_right(rank, point, rest)
+    assert all_hang()
+    walk.slowfs.release()
+    for rank, point in zip(ranks, walk.points):
+        assert_right(rank, point)
+    assert walk.daemon.health() == "SERVING"
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_an_index_that_cannot_be_read_is_an_error_that_names_it(
+    kind, daemon, data_dir, mount_slowfs, start_rank
+):
+    checkpoints.make_model(data_dir, shards=2, mib=1)
+    slowfs = mount_slowfs(data_dir)
+    slowfs.fault(checkpoints.INDEX_NAME, 0, "end", kind)
+    event = start_rank(slowfs.mount, socket=daemon.socket).outcome()
+    assert event["event"] == "error"
+    assert checkpoints.INDEX_NAME in event["message"]
+    assert kind.upper() in event["message"]
+    assert slowfs.stats()["files"][checkpoints.INDEX_NAME]["faults"] > 0

@@ -1,0 +1,235 @@
+"""What makes storage slow or read-ahead worthless without saying so, each met on purpose.
+
+Each test first shows that its trap is really there: else it would prove nothing.
+"""
+
+import os
+import pathlib
+import sys
+
+import pytest
+
+from forestage_testing import checkpoints
+from forestage_testing.cli import Cli
+from forestage_testing.processes import AS_STRANGER, run, wait_until
+
+SUPPORT = str(pathlib.Path(checkpoints.__file__).parent.parent)
+STAGED = "rank_striped_read_ahead"
+EXTENT_BYTES = 256 << 10
+READERS = ["io_uring", "threads"]
+
+
+def advise_all(path):
+    """One WILLNEED over the whole file; a read of its first byte tells that it was carried out."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+        os.pread(descriptor, 1, 0)
+    finally:
+        os.close(descriptor)
+
+
+def assert_staged(staged, directory):
+    assert staged["resident_bytes"] == staged["bytes"]
+    for path in checkpoints.shard_paths(directory):
+        # The kernel may have reclaimed a few pages since.
+        assert checkpoints.resident_bytes(path) >= path.stat().st_size * 63 // 64
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_advice_that_a_device_cuts_is_given_in_pieces_it_takes(
+    reader, mount_loop, start_daemon, build_dir
+):
+    device = mount_loop(lambda path: checkpoints.make_model(path, shards=1, mib=20), mib=24)
+    (shard,) = checkpoints.shard_paths(device.mount)
+    advise_all(shard)
+    wait_until(lambda: checkpoints.resident_bytes(shard) > 0, "the advice to bring something")
+    assert checkpoints.resident_bytes(shard) < shard.stat().st_size // 2
+    checkpoints.make_cold(device.mount)
+    daemon = start_daemon(flags=["--reader", reader, "--extent-size", "8MiB"])
+    before = device.bytes_read()
+    staged = Cli(build_dir, daemon.socket).json("stage", device.mount, "--once")
+    assert_staged(staged, device.mount)
+    assert device.bytes_read() - before <= checkpoints.total_page_bytes(device.mount) * 1.01
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("read_ahead_kb, taken_kb", [(0, 128), (128, 128), (1024, 1024)])
+def test_advice_that_a_mount_cuts_is_given_in_pieces_it_takes(
+    reader, read_ahead_kb, taken_kb, start_daemon, build_dir, data_dir, mount_slowfs
+):
+    checkpoints.make_model(data_dir, shards=1, mib=20)
+    slowfs = mount_slowfs(data_dir, flags=["--read-ahead-kb", read_ahead_kb])
+    (shard,) = checkpoints.shard_paths(slowfs.mount)
+    advise_all(shard)
+    assert 0 < slowfs.weight_bytes() <= 2 * taken_kb << 10
+    checkpoints.make_cold(slowfs.mount)
+    slowfs.reset_stats()
+    daemon = start_daemon(flags=["--reader", reader, "--extent-size", "8MiB"])
+    staged = Cli(build_dir, daemon.socket).json("stage", slowfs.mount, "--once")
+    assert_staged(staged, slowfs.mount)
+    stats = slowfs.stats()["files"][shard.name]
+    assert stats["bytes"] == shard.stat().st_size
+    # As large as the mount takes: else the latency of a request is paid too often.
+    assert stats["request_bytes_max"] >= taken_kb << 10
+    assert stats["requests"] <= shard.stat().st_size / (taken_kb << 10) * 1.25 + 4
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_piece_keeps_its_place_in_flight_until_its_data_are_there(
+    reader, start_daemon, build_dir, data_dir, digests_path, check_digests, mount_slowfs
+):
+    """Advice is done at once, data come later: who counts advice has everything in flight."""
+    budget = 1 << 20
+    checkpoints.make_model(data_dir, shards=2, mib=12)
+    slowfs = mount_slowfs(data_dir, flags=["--latency-ms", "2"])
+    daemon = start_daemon(
+        flags=["--reader", reader, "--extent-size", EXTENT_BYTES, "--in-flight-max", budget]
+    )
+    slowfs.hold("*", 512 << 10)
+    load = Cli(build_dir, daemon.socket).start_load(slowfs.mount, ranks=2, digests=digests_path)
+    wait_until(
+        lambda: slowfs.stats()["in_flight_bytes_peak"] >= budget, "the budget to be used whole"
+    )
+    slowfs.release()
+    load.finish()
+    check_digests(data_dir, 2)
+    assert slowfs.stats()["in_flight_bytes_peak"] <= budget
+
+
+def mount_files_of_nobody(storage, data_dir, mount_slowfs, mount_loop):
+    def fill(path):
+        checkpoints.make_model(path, shards=2, mib=6)
+        checkpoints.give_to_nobody(path)
+
+    if storage == "loop":
+        return mount_loop(fill, mib=12).mount
+    fill(data_dir)
+    return mount_slowfs(data_dir).mount
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("storage", ["slowfs", "loop"])
+def test_residency_that_the_kernel_lies_about_is_not_believed(
+    reader,
+    storage,
+    need_root,
+    data_dir,
+    mount_slowfs,
+    mount_loop,
+    start_daemon,
+    build_dir,
+    digests_path,
+    check_digests,
+):
+    """To a stranger without capabilities mincore says "all there" of a file with nothing cached."""
+    mount = mount_files_of_nobody(storage, data_dir, mount_slowfs, mount_loop)
+    shards = checkpoints.shard_paths(mount)
+    says = "from forestage_testing import checkpoints; import sys; "
+    says += "print(checkpoints.resident_bytes(sys.argv[1]))"
+    lie = run(
+        [*AS_STRANGER, sys.executable, "-c", says, shards[0]],
+        env={**os.environ, "PYTHONPATH": SUPPORT},
+    )
+    assert int(lie.stdout) >= shards[0].stat().st_size
+    assert [checkpoints.resident_bytes(path) for path in shards] == [0, 0]
+
+    flags = ["--reader", reader, "--extent-size", EXTENT_BYTES]
+    daemon = start_daemon(wrapper=AS_STRANGER, flags=flags)
+    cli = Cli(build_dir, daemon.socket)
+    staged = cli.json("stage", mount, "--once")
+    assert staged["bytes_read"] == staged["bytes"]
+    assert_staged(staged, mount)
+    cli.load(mount, ranks=2, digests=digests_path)
+    check_digests(mount, 2)
+
+
+def test_a_mount_that_drops_its_cache_at_each_open_is_opened_once_and_read_once(
+    cli, data_dir, digests_path, check_digests, mount_slowfs
+):
+    checkpoints.make_model(data_dir, shards=3, mib=6)
+    slowfs = mount_slowfs(data_dir, flags=["--keep-cache", "off"])
+    cli.load(slowfs.mount, ranks=1, digests=digests_path)
+    stats = slowfs.stats()
+    # One open of each shard and one of the index.
+    assert stats["opens"] == 4
+    assert slowfs.weight_bytes() == checkpoints.total_bytes(data_dir)
+    check_digests(data_dir, 1)
+
+
+def test_a_rank_that_joins_on_a_mount_that_drops_its_cache_at_each_open_costs_no_byte_more(
+    daemon, data_dir, mount_slowfs, start_rank
+):
+    checkpoints.make_model(data_dir, shards=1, mib=16)
+    slowfs = mount_slowfs(data_dir, flags=["--keep-cache", "off", "--bandwidth-mib-s", 20])
+    size = checkpoints.total_bytes(data_dir)
+    first = start_rank(slowfs.mount, socket=daemon.socket, rank=0, size=2)
+    first.expect("opened")
+    # No hold: an open waits there until all that is being read has come.
+    wait_until(lambda: slowfs.weight_bytes() >= size // 2, "half of it to be read")
+    second = start_rank(slowfs.mount, socket=daemon.socket, rank=1, size=2)
+    second.expect("opened")
+    slowfs.set("bandwidth_mib_s", 0)
+    expected = checkpoints.expected_digests(data_dir, 2, "all")
+    got = {**first.digests(first.outcome()), **second.digests(second.outcome())}
+    assert got == expected
+    assert slowfs.weight_bytes() <= size * 1.01
+
+
+@pytest.fixture
+def make_memory_cgroup(need_root):
+    """make_memory_cgroup(limit) is the directory of a new one; it is empty when the test ends."""
+    version_1 = pathlib.Path("/sys/fs/cgroup/memory")
+    version_2 = pathlib.Path("/sys/fs/cgroup")
+    is_version_1 = (version_1 / "memory.limit_in_bytes").exists()
+    parent, limit_name = (
+        (version_1, "memory.limit_in_bytes") if is_version_1 else (version_2, "memory.max")
+    )
+    made = []
+
+    def make(limit_bytes):
+        group = parent / f"forestage-test-{os.getpid()}-{len(made)}"
+        group.mkdir()
+        made.append(group)
+        (group / limit_name).write_text(str(limit_bytes))
+        return group
+
+    yield make
+    for group in made:
+        wait_until(lambda: not (group / "cgroup.procs").read_text(), "the group to be empty")
+        group.rmdir()
+
+
+def reclaims(group):
+    """How often the group came to its limit."""
+    if (group / "memory.failcnt").exists():
+        return int((group / "memory.failcnt").read_text())
+    events = dict(line.split() for line in (group / "memory.events").read_text().splitlines())
+    return int(events["max"])
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_read_ahead_that_lack_of_memory_takes_away_again_is_made_good(
+    reader,
+    make_memory_cgroup,
+    start_daemon,
+    build_dir,
+    data_dir,
+    digests_path,
+    check_digests,
+    mount_slowfs,
+):
+    """Pages go as fast as they come: the daemon lives, and every rank has its bytes."""
+    checkpoints.make_model(data_dir, shards=2, mib=72)
+    slowfs = mount_slowfs(data_dir)
+    group = make_memory_cgroup(48 << 20)
+    enter = ["sh", "-c", 'echo $$ > "$0"; exec "$@"', group / "cgroup.procs"]
+    daemon = start_daemon(wrapper=enter, flags=["--reader", reader, "--in-flight-max", "16MiB"])
+    result = Cli(build_dir, daemon.socket).load(slowfs.mount, ranks=2, digests=digests_path)
+    check_digests(data_dir, 2)
+    assert daemon.health() == "SERVING"
+    for rank in result["ranks"]:
+        # A daemon that knows its limit may refuse; one that stages must have felt it.
+        assert rank["effective"] == STAGED or "memory" in rank["reason"], rank
+    if result["ranks"][0]["effective"] == STAGED:
+        assert reclaims(group) > 0
