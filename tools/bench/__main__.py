@@ -121,7 +121,7 @@ def parse_arguments(arguments):
     parser.add_argument("--directory", default=os.path.join(ROOT, "build", "bench"),
                         help="where checkpoints and the loop device's image are made and kept "
                         "(default build/bench)")
-    parser.add_argument("--json", metavar="FILE", help="every single run, for later")
+    parser.add_argument("--json", metavar="FILE", help="every single run (also in DIRECTORY/last.json)")
     parser.add_argument("--report", nargs="+", metavar="FILE",
                         help="measure nothing; report what --json wrote")
     parser.add_argument("--write-docs", action="store_true",
@@ -234,8 +234,9 @@ def remove_checkpoints(directory):
 def finish(report, arguments):
     report["figures"] = [dataclasses.asdict(figure)
                          for figure in figures.evaluate(report["records"])]
-    if arguments.json:
-        with open(arguments.json, "w") as file:
+    kept = [] if arguments.report else [os.path.join(arguments.directory, "last.json")]
+    for path in kept + ([arguments.json] if arguments.json else []):
+        with open(path, "w") as file:
             json.dump(report, file, indent=1)
     sys.stdout.write(table.as_text(report))
     for text in report["left_out"]:
@@ -268,6 +269,9 @@ def main():
               "storages": {}, "left_out": [], "records": []}
     try:
         measure(context, arguments, report)
+    except programs.ReaderFailed as error:
+        report["left_out"].append(str(error))
+        return 1
     finally:
         finish(report, arguments)
         if arguments.remove:

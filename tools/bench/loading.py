@@ -5,6 +5,7 @@ import os
 
 import checkpoint_writer
 import page_cache
+import peers as peer_readers
 import programs
 from measurement import Case, Measurement, rate
 
@@ -55,8 +56,9 @@ def cases(context, storage, daemon, peers):
                 found.append(make("forestage, no daemon", kind="ours", run=functools.partial(
                     _load, context, None, directory, total, ranks, measure)))
                 for name in peers.names() if peers is not None else ():
-                    found.append(make(name, run=functools.partial(
-                        peers.load, name, paths, ranks, measure)))
+                    found.append(make(name, note=peer_readers.NOTES.get(name, ""),
+                                      run=functools.partial(peers.load, name, paths, ranks,
+                                                            measure)))
     return found
 
 

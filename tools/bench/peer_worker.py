@@ -72,7 +72,9 @@ class Safetensors:
     def __init__(self):
         import safetensors
         self._open = safetensors.safe_open
-        self._kept = []
+
+    def prepare(self, command):
+        pass
 
     def load(self, paths, taker):
         for path in paths:
@@ -93,6 +95,9 @@ class RunaiModelStreamer:
         import runai_model_streamer
         self._streamer = runai_model_streamer.SafetensorsStreamer
 
+    def prepare(self, command):
+        pass
+
     def load(self, paths, taker):
         whole_and_own = taker.ranks == 1 and taker.measure == "own"
         with self._streamer() as streamer:
@@ -105,29 +110,51 @@ class RunaiModelStreamer:
 
 
 class Fastsafetensors:
-    """Reads a whole file into a buffer of this process, of which its tensors are views."""
+    """Reads whole files into buffers of the process, of which its tensors are views.
+
+    Several ranks share the reading: each file is read by one of them, which gives the others their
+    rows through gloo.
+    """
 
     def __init__(self):
         import fastsafetensors
+        import torch.distributed
         self._library = fastsafetensors
+        self._distributed = torch.distributed
         self._open = []
 
+    def prepare(self, command):
+        if command["ranks"] > 1 and not self._distributed.is_initialized():
+            self._distributed.init_process_group(
+                "gloo", init_method="file://" + command["meeting_file"], rank=command["rank"],
+                world_size=command["ranks"])
+
+    def _read(self, group, files_of_rank):
+        loader = self._library.SafeTensorsFileLoader(group, "cpu", nogds=True)
+        loader.add_filenames({rank: paths for rank, paths in files_of_rank.items() if paths})
+        buffer = loader.copy_files_to_device()
+        self._open.append((buffer, loader))
+        return buffer, loader
+
     def load(self, paths, taker):
-        # As engines do: one file after the other, so that no rank has more than that in memory.
-        # What is taken whole may stay in the buffer it was read into.
-        stays = taker.ranks == 1 and taker.measure == "own"
+        if taker.ranks > 1:
+            return self._load_as_group(paths, taker)
+        # As engines do: one file after the other. What the rank owns in the end is the buffer.
         for path in paths:
-            loader = self._library.SafeTensorsFileLoader(self._library.SingleGroup(), "cpu",
-                                                         nogds=True)
-            loader.add_filenames({0: [path]})
-            buffer = loader.copy_files_to_device()
+            buffer, loader = self._read(self._library.SingleGroup(), {0: [path]})
             for name in loader.get_keys():
-                taker.take(taker.cut(buffer.get_tensor(name)), is_own=stays)
-            if stays:
-                self._open.append((buffer, loader))
-            else:
-                buffer.close()
-                loader.close()
+                taker.take(buffer.get_tensor(name), is_own=True)
+            if taker.measure == "view":
+                self.clean()
+
+    def _load_as_group(self, paths, taker):
+        buffer, loader = self._read(self._distributed.group.WORLD, {
+            rank: paths[rank::taker.ranks] for rank in range(taker.ranks)})
+        # Collective calls: in the same order on every rank.
+        for name in loader.get_keys():
+            is_whole = len(loader.get_shape(name)) < 2
+            tensor = buffer.get_tensor(name) if is_whole else buffer.get_sharded(name, 0)
+            taker.take(tensor, is_own=True)
 
     def clean(self):
         for buffer, loader in self._open:
@@ -162,6 +189,7 @@ def serve(torch, peers):
     for command in asked:
         peer = peers[command["load"]]
         taker = Taker(torch, command["measure"], command["rank"], command["ranks"])
+        peer.prepare(command)
         answer(ready=True)
         assert next(asked) == "go"
         error = None

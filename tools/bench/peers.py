@@ -3,13 +3,21 @@
 import json
 import os
 import select
+import shutil
 import subprocess
+import tempfile
 import time
 
 import programs
 from measurement import rate
 
 IMPORT_PATIENCE_SECONDS = 180
+# What a reader of the tables should know of them.
+NOTES = {
+    "runai-model-streamer": "each rank reads whole files and cuts its rows",
+    "fastsafetensors": "reads past the page cache; of several ranks one reads a file and sends "
+                       "the others their rows",
+}
 
 
 class Worker:
@@ -19,7 +27,8 @@ class Worker:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0,
             # The allocator's first choice, which it would change as it sees memory freed: each load
             # is to be as the first of a process.
-            env={**os.environ, "MALLOC_MMAP_THRESHOLD_": str(128 << 10)},
+            env={**os.environ, "MALLOC_MMAP_THRESHOLD_": str(128 << 10),
+                 "GLOO_SOCKET_IFNAME": "lo"},
             preexec_fn=programs.die_with_parent)
         self._rest = b""
 
@@ -55,6 +64,8 @@ class Peers:
         self._log = open(os.path.join(context.directory, "peers.log"), "w")
         self._workers = []
         self._states = {}
+        self._private = tempfile.mkdtemp(prefix="forestage-bench-peers.")
+        self._meetings = 0
 
     def __enter__(self):
         self._start(1)
@@ -63,6 +74,7 @@ class Peers:
     def __exit__(self, *_):
         self._stop()
         self._log.close()
+        shutil.rmtree(self._private)
 
     def _start(self, count):
         if len(self._workers) >= count:
@@ -76,6 +88,8 @@ class Peers:
         for worker in self._workers:
             worker.stop()
         self._workers = []
+        # The next workers meet anew.
+        self._meetings += 1
 
     def names(self):
         return [name for name, error in self._states.items() if error is None]
@@ -97,9 +111,10 @@ class Peers:
     def _load(self, name, paths, ranks, measure):
         self._start(ranks)
         workers = self._workers[:ranks]
+        meeting_file = os.path.join(self._private, f"meeting-{self._meetings}")
         for rank, worker in enumerate(workers):
             worker.send({"load": name, "paths": list(paths), "rank": rank, "ranks": ranks,
-                         "measure": measure})
+                         "measure": measure, "meeting_file": meeting_file})
         for worker in workers:
             worker.answer()
         begun = time.monotonic()

@@ -24,7 +24,11 @@ class Rounds:
         self.records = []
 
     def run(self, count):
+        begun = time.monotonic()
         for number in range(count):
+            if number == 1:
+                left = (time.monotonic() - begun) * (count - 1)
+                self._context.tell(f"about {left / 60:.1f} minutes more for this part")
             # Nobody is always the one that runs after the slowest, or first.
             shift = number % max(1, len(self._cases))
             for case in self._cases[shift:] + self._cases[:shift]:
@@ -67,8 +71,8 @@ class Rounds:
     def _record(self, case, number):
         record = {"key": case.key, "part": case.part, "storage": case.storage, "task": case.task,
                   "reader": case.reader, "state": case.state, "unit": case.unit,
-                  "round": number, "value": None, "seconds": None, "device_bytes": None,
-                  "extra": {}, "error": None}
+                  "note": case.note, "round": number, "value": None, "seconds": None,
+                  "device_bytes": None, "extra": {}, "error": None}
         try:
             self._prepare(case)
             before = self._storage.read_bytes()

@@ -3,7 +3,7 @@
 import figures
 import summary
 
-HEADINGS = ("reader", "median", "min", "max", "runs", "to the best peer", "device bytes")
+HEADINGS = ("reader", "median", "min", "max", "runs", "to the best other", "device bytes")
 
 
 def number(value):
@@ -53,8 +53,10 @@ def rows_of_task(readers):
     for reader, found in summaries.items():
         if found is None:
             rows.append((reader, "failed", "-", "-", "0", "-", "-"))
-    notes = [f"{reader}: {record['error']}" for reader, found in readers.items()
-             for record in found if record["error"] is not None]
+    notes = [f"{reader}: {found[0]['note']}" for reader, found in readers.items()
+             if found[0]["note"]]
+    notes += [f"{reader} failed: {record['error']}" for reader, found in readers.items()
+              for record in found if record["error"] is not None]
     return unit, rows, list(dict.fromkeys(notes))
 
 
@@ -84,7 +86,7 @@ def as_text(report):
         lines += ["", f"{part}: {task} [{unit}], "
                   f"{storage_line(storage, report['storages'].get(storage, {}))}"]
         lines += ["  " + line for line in _aligned([HEADINGS, *rows])]
-        lines += ["  ! " + note for note in notes]
+        lines += ["  * " + note for note in notes]
     lines += ["", "Figures to reach"]
     found = [(figure["storage"], figure["what"], figure["wanted"], figure["measured"],
               "reached" if figure["reached"] else "NOT REACHED") for figure in report["figures"]]
@@ -121,5 +123,5 @@ def as_markdown(report):
             lines += ["", f"### {part.capitalize()}, {storage_line(storage, facts)}"]
         lines += ["", f"{task}, {unit}:", ""]
         lines += _markdown_table(HEADINGS, rows)
-        lines += [f"\nFailed: {note}" for note in notes]
+        lines += [f"\n{note}." for note in notes]
     return "\n".join(lines) + "\n"
