@@ -22,11 +22,12 @@ def test_measures_compares_and_cleans_up(build_dir, data_dir, short_dir):
     assert finished.returncode == 0, finished.stderr
     report = json.loads(results.read_text())
     assert [record["error"] for record in report["records"]] == [None] * len(report["records"])
-    # Staging by two readers, eight tasks of loading by two, first tensor for 1 and 8 ranks.
-    assert len(report["records"]) == 2 * (2 + 8 * 2 + 2)
+    # Staging by two readers, eight tasks of loading by two, three of the first tensor.
+    assert len(report["records"]) == 2 * (2 + 8 * 2 + 3)
     assert all(record["value"] > 0 for record in report["records"])
     assert [figure["what"] for figure in report["figures"]] == [
-        "staging, to cat", "first tensor, N=1", "first tensor, N=8"]
+        "staging, to cat", "first tensor, N=1", "first tensor, N=8",
+        "first tensor, only 1 of N=8 has come"]
     assert "fill the page cache" in finished.stdout and "readers from PyPI" in finished.stdout
     assert os.listdir(short_dir) == []
     assert sorted(os.listdir(data_dir / "bench")) == ["last.json"]

@@ -4,10 +4,9 @@ import functools
 import os
 
 import checkpoint_writer
-import page_cache
 import peers as peer_readers
 import programs
-from measurement import Case, Measurement, rate
+from measurement import Case, rate
 
 RANKS = (1, 8)
 MEASURES = ("view", "own")
@@ -59,42 +58,4 @@ def cases(context, storage, daemon, peers):
                     found.append(make(name, note=peer_readers.NOTES.get(name, ""),
                                       run=functools.partial(peers.load, name, paths, ranks,
                                                             measure)))
-    return found
-
-
-def first_tensor_cases(context, storage, daemon, peers):
-    """Part "first": from a rank's own open to its first usable tensor; headers are cold, too."""
-    del peers
-    directory = storage.checkpoint(context.staging_size(storage.name))
-    paths = checkpoint_writer.shard_paths(directory)
-
-    def run(ranks):
-        told = forestage_load(context, daemon, directory, ranks, "view", share="all")
-        seconds = max(rank["first_tensor_seconds"] for rank in told["ranks"])
-        latency = storage.request_latency_seconds
-        value = seconds * 1000 if latency is None else seconds / latency
-        return Measurement(value, seconds, {"load": told})
-
-    unit = "ms" if storage.request_latency_seconds is None else "requests"
-    return [Case("first", storage.name, f"first tensor, N={ranks}", "forestage", paths, "cold",
-                 functools.partial(run, ranks), unit=unit, kind="ours",
-                 note="slowest rank") for ranks in RANKS]
-
-
-def amplification_cases(context, storage, daemon, peers):
-    """Part "amplification": bytes that the device gave over bytes that the ranks need."""
-    del peers
-    directory = storage.checkpoint(context.staging_size(storage.name))
-    paths = checkpoint_writer.shard_paths(directory)
-    needed = page_cache.pages_of(paths) * page_cache.PAGE_BYTES
-
-    def run(ranks):
-        told = forestage_load(context, daemon, directory, ranks, "view")
-        return Measurement(0, told["node"]["load_seconds"], {"bytes": needed, "load": told})
-
-    found = [Case("amplification", storage.name, f"device bytes, N={ranks}", "forestage", paths,
-                  "cold", functools.partial(run, ranks), unit="x needed", kind="ours")
-             for ranks in (1, 4, 8)]
-    found.append(Case("amplification", storage.name, "device bytes, N=8, warm restart", "forestage",
-                      paths, "warm", functools.partial(run, 8), unit="x needed", kind="ours"))
     return found

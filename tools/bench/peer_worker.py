@@ -36,11 +36,18 @@ def part_of_rows(shape, rank, ranks):
     return min(shape[0], rank * share), min(shape[0], (rank + 1) * share)
 
 
+def sum_of_words(address, size):
+    """Reads every byte (but up to 7 at each end) at the speed of memory, as our own ranks do."""
+    import numpy
+    head = -address % 8
+    words = (ctypes.c_uint64 * (max(0, size - head) // 8)).from_address(address + head)
+    return int(numpy.ctypeslib.as_array(words).sum())
+
+
 class Taker:
     """What a rank does with a tensor: looks at every byte, or keeps a copy of its own."""
 
-    def __init__(self, torch, measure, rank, ranks):
-        self._torch = torch
+    def __init__(self, measure, rank, ranks):
         self.measure = measure
         self.rank = rank
         self.ranks = ranks
@@ -56,12 +63,7 @@ class Taker:
         """`is_own`: the tensor lies in memory of this process that stays, so it needs no copy."""
         self.bytes += tensor.nbytes
         if self.measure == "view":
-            flat = tensor.reshape(-1).view(self._torch.uint8)
-            words = flat[: len(flat) // 8 * 8]
-            if words.data_ptr() % 8 == 0:
-                self.sum += int(words.view(self._torch.int64).sum())
-            else:
-                self.sum += int(words.sum())
+            self.sum += sum_of_words(tensor.data_ptr(), tensor.nbytes)
         else:
             self.kept.append(tensor if is_own else tensor.clone())
 
@@ -139,13 +141,10 @@ class Fastsafetensors:
     def load(self, paths, taker):
         if taker.ranks > 1:
             return self._load_as_group(paths, taker)
-        # As engines do: one file after the other. What the rank owns in the end is the buffer.
-        for path in paths:
-            buffer, loader = self._read(self._library.SingleGroup(), {0: [path]})
-            for name in loader.get_keys():
-                taker.take(buffer.get_tensor(name), is_own=True)
-            if taker.measure == "view":
-                self.clean()
+        # What the rank owns in the end is the buffer.
+        buffer, loader = self._read(self._library.SingleGroup(), {0: paths})
+        for name in loader.get_keys():
+            taker.take(buffer.get_tensor(name), is_own=True)
 
     def _load_as_group(self, paths, taker):
         buffer, loader = self._read(self._distributed.group.WORLD, {
@@ -184,11 +183,11 @@ def commands():
         yield json.loads(line)
 
 
-def serve(torch, peers):
+def serve(peers):
     asked = commands()
     for command in asked:
         peer = peers[command["load"]]
-        taker = Taker(torch, command["measure"], command["rank"], command["ranks"])
+        taker = Taker(command["measure"], command["rank"], command["ranks"])
         peer.prepare(command)
         answer(ready=True)
         assert next(asked) == "go"
@@ -219,7 +218,7 @@ def main():
     torch.set_num_threads(1)
     peers, states = start_peers()
     answer(peers=states)
-    serve(torch, peers)
+    serve(peers)
 
 
 if __name__ == "__main__":

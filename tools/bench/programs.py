@@ -25,21 +25,31 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def run(command, **options):
-    """Standard output of a command; ReaderFailed with its last words."""
+def run(command, stdout=subprocess.PIPE):
+    """Standard output of a command; ReaderFailed with its last words.
+
+    It has a session of its own, so that it is ended with all that it started when this process is
+    interrupted.
+    """
     try:
-        finished = subprocess.run([str(part) for part in command], capture_output=True, text=True,
-                                  stdin=subprocess.DEVNULL, timeout=RUN_PATIENCE_SECONDS,
-                                  preexec_fn=die_with_parent, **options)
+        process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL,
+                                   stdout=stdout, stderr=subprocess.PIPE, text=True,
+                                   start_new_session=True, preexec_fn=die_with_parent)
     except FileNotFoundError as error:
         raise ReaderFailed(f"{command[0]} is not installed") from error
-    except subprocess.TimeoutExpired as error:
-        raise ReaderFailed(f"{command[0]} hangs") from error
-    if finished.returncode != 0:
-        words = (finished.stderr.strip() or finished.stdout.strip()).splitlines()
-        raise ReaderFailed(f"{os.path.basename(str(command[0]))} ended with {finished.returncode}: "
+    try:
+        output, errors = process.communicate(timeout=RUN_PATIENCE_SECONDS)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise ReaderFailed(f"{command[0]} hangs") from error
+        raise
+    if process.returncode != 0:
+        words = (errors.strip() or (output or "").strip()).splitlines()
+        raise ReaderFailed(f"{os.path.basename(str(command[0]))} ended with {process.returncode}: "
                            f"{words[-1] if words else 'no words'}")
-    return finished.stdout
+    return output
 
 
 class Daemon:

@@ -99,6 +99,9 @@ class Loop:
             os.unlink(self._image)
 
     def _attach(self):
+        if attached := run("losetup", "--associated", self._image):
+            raise StorageUnavailable(f"its image is in use ({attached}): another bench runs, or one "
+                                     "was killed: then umount and losetup --detach it")
         self._device_path = run("losetup", "--find", "--show", "--direct-io=on", self._image)
         name = os.path.basename(self._device_path)
         if machine.read_text(f"/sys/block/{name}/loop/dio") != "1":
