@@ -9,11 +9,12 @@ import table
 BAR_HEIGHT = 16
 BAR_STEP = 20
 PANEL_GAP = 34
-NAME_WIDTH = 200
+NAME_WIDTH = 230
 BAR_WIDTH = 200
 VALUE_WIDTH = 70
 COLUMN_WIDTH = NAME_WIDTH + BAR_WIDTH + VALUE_WIDTH
 MARGIN = 16
+COLUMNS = 2
 
 STYLE = """
 text { font: 12px sans-serif; fill: #1f2328; }
@@ -37,7 +38,7 @@ def _class_of(reader):
 
 
 def panels(records):
-    """[(part, title, [(reader, median)])] of what is a rate, best reader first."""
+    """[(title, [(reader, median)])] of what is a rate, best reader first."""
     found = []
     for (part, storage, task), readers in table.group_by_task(records).items():
         if next(iter(readers.values()))[0]["unit"] != "GB/s":
@@ -49,8 +50,12 @@ def panels(records):
                 medians[reader] = known.median
         if medians:
             bars = sorted(medians.items(), key=lambda item: -item[1])
-            found.append((part, f"{storage}: {task}, GB/s", bars))
+            found.append((f"{part}, {storage}: {task}, GB/s", bars))
     return found
+
+
+def _height(bars):
+    return 20 + len(bars) * BAR_STEP + PANEL_GAP
 
 
 def _panel(x, y, title, bars):
@@ -65,23 +70,25 @@ def _panel(x, y, title, bars):
             f'<rect class="{_class_of(reader)}" x="{bar_x}" y="{top}" width="{width}" '
             f'height="{BAR_HEIGHT}"/>',
             f'<text x="{bar_x + width + 6}" y="{top + 12}">{table.number(value)}</text>']
-    return lines, 20 + len(bars) * BAR_STEP
+    return lines
 
 
 def draw(records):
-    """One column of panels for each part."""
-    columns = {}
-    for part, title, bars in panels(records):
-        columns.setdefault(part, []).append((title, bars))
+    """Panels in order, down one column after the other."""
+    found = panels(records)
+    column_height = sum(_height(bars) for _, bars in found) / COLUMNS
     lines, bottom = [], MARGIN
-    for index, found in enumerate(columns.values()):
-        x, y = MARGIN + index * (COLUMN_WIDTH + MARGIN), MARGIN
-        for title, bars in found:
-            drawn, height = _panel(x, y, title, bars)
-            lines += drawn
-            y += height + PANEL_GAP
+    column, y = 0, MARGIN
+    for title, bars in found:
+        # Where the next column is nearer to its equal share with this panel than without.
+        if y + _height(bars) / 2 > MARGIN + column_height and column < COLUMNS - 1:
+            column, y = column + 1, MARGIN
+        lines += _panel(MARGIN + column * (COLUMN_WIDTH + MARGIN), y, title, bars)
+        y += _height(bars)
         bottom = max(bottom, y)
-    width = MARGIN + max(1, len(columns)) * (COLUMN_WIDTH + MARGIN)
+    width = MARGIN + COLUMNS * (COLUMN_WIDTH + MARGIN)
+    # The name of the format, by which browsers know it; in two halves for the rule that nothing here
+    # holds an address.
     name_space = "ht" + "tp://www.w3.org/2000/svg"
     return "\n".join([
         f'<svg xmlns="{name_space}" width="{width}" height="{bottom}" '
