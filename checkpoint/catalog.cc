@@ -1,6 +1,7 @@
 #include "checkpoint/catalog.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -206,11 +207,12 @@ absl::StatusOr<CatalogView> CatalogView::FromBytes(absl::Span<const std::byte> b
   return CatalogView(bytes);
 }
 
-CatalogView::CatalogView(absl::Span<const std::byte> bytes) : bytes_(bytes) {}
-
-size_t CatalogView::shard_count() const { return LoadHeader(bytes_).shard_count; }
-
-size_t CatalogView::tensor_count() const { return LoadHeader(bytes_).tensor_count; }
+CatalogView::CatalogView(absl::Span<const std::byte> bytes)
+    : bytes_(bytes), layout_(LayoutOf(bytes)) {
+  const CatalogHeader header = LoadHeader(bytes);
+  shard_count_ = header.shard_count;
+  tensor_count_ = header.tensor_count;
+}
 
 uint64_t CatalogView::total_bytes() const { return LoadHeader(bytes_).total_bytes; }
 
@@ -222,11 +224,10 @@ CheckpointSignature CatalogView::signature() const {
 }
 
 ShardEntryView CatalogView::shard(size_t index) const {
-  CHECK(index < shard_count());
-  const CatalogLayout layout = LayoutOf(bytes_);
-  const auto record = Load<ShardRecord>(bytes_, layout.shards + index * sizeof(ShardRecord));
+  CHECK(index < shard_count_);
+  const auto record = Load<ShardRecord>(bytes_, layout_.shards + index * sizeof(ShardRecord));
   ShardEntryView shard;
-  shard.name = StringAt(bytes_, layout, record.name);
+  shard.name = StringAt(bytes_, layout_, record.name);
   shard.bytes = record.bytes;
   shard.mtime_ns = record.mtime_ns;
   shard.data_begin = record.data_begin;
@@ -237,37 +238,42 @@ ShardEntryView CatalogView::shard(size_t index) const {
 }
 
 TensorEntryView CatalogView::tensor(size_t index) const {
-  CHECK(index < tensor_count());
-  const CatalogLayout layout = LayoutOf(bytes_);
-  const auto record = Load<TensorRecord>(bytes_, layout.tensors + index * sizeof(TensorRecord));
+  CHECK(index < tensor_count_);
+  const auto record = Load<TensorRecord>(bytes_, layout_.tensors + index * sizeof(TensorRecord));
   TensorEntryView tensor;
-  tensor.name = StringAt(bytes_, layout, record.name);
+  tensor.name = StringAt(bytes_, layout_, record.name);
   tensor.dtype = static_cast<Dtype>(record.dtype);
   // The section is 8-byte aligned, as the whole is.
-  tensor.shape = absl::MakeConstSpan(
-      reinterpret_cast<const uint64_t*>(bytes_.data() + layout.dimensions) + record.first_dimension,
-      record.rank);
+  tensor.shape =
+      absl::MakeConstSpan(reinterpret_cast<const uint64_t*>(bytes_.data() + layout_.dimensions) +
+                              record.first_dimension,
+                          record.rank);
   tensor.shard_index = record.shard_index;
   tensor.begin = record.begin;
   tensor.end = record.end;
   return tensor;
 }
 
+absl::string_view CatalogView::tensor_name(size_t index) const {
+  CHECK(index < tensor_count_);
+  static_assert(offsetof(TensorRecord, name) == 0);
+  return StringAt(bytes_, layout_,
+                  Load<StringRecord>(bytes_, layout_.tensors + index * sizeof(TensorRecord)));
+}
+
 size_t CatalogView::alphabetical(size_t position) const {
-  CHECK(position < tensor_count());
-  return Load<uint32_t>(bytes_, LayoutOf(bytes_).alphabetical + position * sizeof(uint32_t));
+  CHECK(position < tensor_count_);
+  return Load<uint32_t>(bytes_, layout_.alphabetical + position * sizeof(uint32_t));
 }
 
 std::pair<size_t, size_t> CatalogView::PrefixRange(absl::string_view prefix) const {
-  // First alphabetical position whose name's first prefix.size() bytes are not below the prefix
-  // (or, with `above`, are above it).
-  const auto bound = [this, prefix](bool above) {
-    size_t first = 0;
-    size_t last = tensor_count();
+  // First alphabetical position from `first` on whose name's first prefix.size() bytes are not
+  // below the prefix (or, with `above`, are above it).
+  const auto bound = [this, prefix](size_t first, bool above) {
+    size_t last = tensor_count_;
     while (first < last) {
       const size_t middle = first + (last - first) / 2;
-      const int compared =
-          tensor(alphabetical(middle)).name.substr(0, prefix.size()).compare(prefix);
+      const int compared = AlphabeticalName(middle).substr(0, prefix.size()).compare(prefix);
       if (compared < 0 || (above && compared == 0)) {
         first = middle + 1;
       } else {
@@ -276,16 +282,17 @@ std::pair<size_t, size_t> CatalogView::PrefixRange(absl::string_view prefix) con
     }
     return first;
   };
-  return {bound(false), bound(true)};
+  const size_t first = bound(0, false);
+  return {first, bound(first, true)};
 }
 
 std::optional<size_t> CatalogView::Find(absl::string_view name) const {
   size_t first = 0;
-  size_t last = tensor_count();
+  size_t last = tensor_count_;
   while (first < last) {
     const size_t middle = first + (last - first) / 2;
     const size_t index = alphabetical(middle);
-    const int compared = tensor(index).name.compare(name);
+    const int compared = tensor_name(index).compare(name);
     if (compared == 0) return index;
     if (compared < 0) {
       first = middle + 1;
@@ -298,33 +305,80 @@ std::optional<size_t> CatalogView::Find(absl::string_view name) const {
 
 std::optional<std::vector<std::pair<absl::string_view, absl::string_view>>> CatalogView::metadata(
     size_t shard_index) const {
-  CHECK(shard_index < shard_count());
-  const CatalogLayout layout = LayoutOf(bytes_);
-  const auto shard = Load<ShardRecord>(bytes_, layout.shards + shard_index * sizeof(ShardRecord));
+  CHECK(shard_index < shard_count_);
+  const auto shard = Load<ShardRecord>(bytes_, layout_.shards + shard_index * sizeof(ShardRecord));
   if (shard.has_metadata == 0) return std::nullopt;
   std::vector<std::pair<absl::string_view, absl::string_view>> pairs;
   pairs.reserve(shard.metadata_count);
   for (uint64_t i = 0; i < shard.metadata_count; ++i) {
     const auto record = Load<MetadataRecord>(
-        bytes_, layout.metadata + (shard.first_metadata + i) * sizeof(MetadataRecord));
-    pairs.emplace_back(StringAt(bytes_, layout, record.key),
-                       StringAt(bytes_, layout, record.value));
+        bytes_, layout_.metadata + (shard.first_metadata + i) * sizeof(MetadataRecord));
+    pairs.emplace_back(StringAt(bytes_, layout_, record.key),
+                       StringAt(bytes_, layout_, record.value));
   }
   return pairs;
 }
 
+namespace {
+
+// Finds names one after the other. An index mostly has the order of the files or of the alphabet,
+// so that the next name is where the last one's neighbour is.
+class NeighbourFinder {
+ public:
+  explicit NeighbourFinder(const CatalogView& catalog) : catalog_(catalog) {}
+
+  std::optional<size_t> Find(absl::string_view name) {
+    const size_t count = catalog_.tensor_count();
+    const size_t in_alphabet =
+        next_position_ < count ? catalog_.alphabetical(next_position_) : count;
+    for (const size_t index : {next_, in_alphabet}) {
+      if (index >= count || catalog_.tensor_name(index) != name) continue;
+      if (index == in_alphabet) ++next_position_;
+      next_ = index + 1;
+      return index;
+    }
+    // Two binary searches are one whose position is known.
+    const size_t position = catalog_.PrefixRange(name).first;
+    if (position == count) return std::nullopt;
+    const size_t index = catalog_.alphabetical(position);
+    if (catalog_.tensor_name(index) != name) return std::nullopt;
+    next_position_ = position + 1;
+    next_ = index + 1;
+    return index;
+  }
+
+ private:
+  const CatalogView& catalog_;
+  size_t next_ = 0;
+  size_t next_position_ = 0;
+};
+
+}  // namespace
+
 absl::Status CheckIndexAgainstCatalog(const FileSelection& selection, const CatalogView& catalog) {
+  const WeightIndex& index = selection.index;
+  // A catalog's shard of each of the index's; none where the catalog does not have it.
+  std::vector<size_t> catalog_shards(index.shards.size(), catalog.shard_count());
+  for (size_t i = 0; i < catalog.shard_count(); ++i) {
+    const auto found = std::find(index.shards.begin(), index.shards.end(), catalog.shard(i).name);
+    if (found != index.shards.end()) {
+      catalog_shards[static_cast<size_t>(found - index.shards.begin())] = i;
+    }
+  }
   OffenderList wrong;
-  for (const IndexedTensor& entry : selection.index) {
-    const std::optional<size_t> index = catalog.Find(entry.tensor);
-    if (!index.has_value()) {
-      wrong.Add(absl::StrCat(QuotedName(entry.tensor), " is not in ", QuotedName(entry.shard)));
+  NeighbourFinder finder(catalog);
+  for (const WeightIndex::Entry& entry : index.entries) {
+    const std::optional<size_t> tensor = finder.Find(entry.tensor);
+    if (!tensor.has_value()) {
+      wrong.Add(absl::StrCat(QuotedName(entry.tensor), " is not in ",
+                             QuotedName(index.shards[entry.shard])));
       continue;
     }
-    const absl::string_view holder = catalog.shard(catalog.tensor(*index).shard_index).name;
-    if (holder != entry.shard) {
-      wrong.Add(absl::StrCat(QuotedName(entry.tensor), " is not in ", QuotedName(entry.shard),
-                             " but in ", QuotedName(holder)));
+    const size_t holder = catalog.tensor(*tensor).shard_index;
+    if (holder != catalog_shards[entry.shard]) {
+      wrong.Add(absl::StrCat(QuotedName(entry.tensor), " is not in ",
+                             QuotedName(index.shards[entry.shard]), " but in ",
+                             QuotedName(catalog.shard(holder).name)));
     }
   }
   if (wrong.empty()) return absl::OkStatus();

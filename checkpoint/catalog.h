@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
+#include "checkpoint/catalog_layout.h"
 #include "checkpoint/dtype.h"
 #include "checkpoint/file_selection.h"
 #include "checkpoint/safetensors_header.h"
@@ -66,8 +67,8 @@ class CatalogView {
   // sealed memfd, or the caller's own memory) and be 8-byte aligned.
   static absl::StatusOr<CatalogView> FromBytes(absl::Span<const std::byte> bytes);
 
-  size_t shard_count() const;
-  size_t tensor_count() const;
+  size_t shard_count() const { return shard_count_; }
+  size_t tensor_count() const { return tensor_count_; }
   uint64_t total_bytes() const;  // of all shard files
   CheckpointSignature signature() const;
 
@@ -75,6 +76,8 @@ class CatalogView {
   ShardEntryView shard(size_t index) const;
   // Requires: index < tensor_count().
   TensorEntryView tensor(size_t index) const;
+  // Its name alone, for those who look at many. Requires: index < tensor_count().
+  absl::string_view tensor_name(size_t index) const;
 
   // File-order index of the tensor of this name.
   std::optional<size_t> Find(absl::string_view name) const;
@@ -89,7 +92,15 @@ class CatalogView {
 
  private:
   explicit CatalogView(absl::Span<const std::byte> bytes);
+  absl::string_view AlphabeticalName(size_t position) const {
+    return tensor_name(alphabetical(position));
+  }
+
   absl::Span<const std::byte> bytes_;
+  // Of the header, which is read once: every query needs them.
+  CatalogLayout layout_;
+  size_t shard_count_ = 0;
+  size_t tensor_count_ = 0;
 };
 
 // INVALID_ARGUMENT that lists every entry of the index that its shard does not hold. OK without an

@@ -1,5 +1,6 @@
 #include "checkpoint/catalog.h"
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <string>
@@ -237,16 +238,34 @@ TEST(CatalogTest, HoldsAsManyTensorsAsTheLargestModels) {
   EXPECT_EQ(last - first, 1000u);
 }
 
+TEST(IndexCheckTest, FindsEntriesInAnyOrder) {
+  ASSERT_OK_AND_ASSIGN(const std::vector<std::byte> bytes, BuildCatalog(TwoShards()));
+  ASSERT_OK_AND_ASSIGN(const CatalogView view, CatalogView::FromBytes(bytes));
+  std::vector<WeightIndex::Entry> order = {
+      {"", 0}, {"model", 0}, {"model.layers.1.w", 1}, {"model.layers.10.w", 1}};
+  FileSelection selection;
+  selection.index.shards = {"two.safetensors", "one.safetensors", "gone.safetensors"};
+  do {
+    selection.index.entries = order;
+    EXPECT_OK(CheckIndexAgainstCatalog(selection, view));
+    selection.index.entries[2].shard = 2;
+    EXPECT_FALSE(CheckIndexAgainstCatalog(selection, view).ok());
+  } while (std::next_permutation(order.begin(), order.end(),
+                                 [](const auto& a, const auto& b) { return a.tensor < b.tensor; }));
+}
+
 TEST(IndexCheckTest, ListsEveryEntryThatItsShardDoesNotHold) {
   ASSERT_OK_AND_ASSIGN(const std::vector<std::byte> bytes, BuildCatalog(TwoShards()));
   ASSERT_OK_AND_ASSIGN(const CatalogView view, CatalogView::FromBytes(bytes));
   FileSelection selection;
   selection.index_name = "model.safetensors.index.json";
-  selection.index = {{"model", "two.safetensors"}, {"model.layers.1.w", "one.safetensors"}};
+  selection.index.shards = {"two.safetensors", "one.safetensors"};
+  std::vector<WeightIndex::Entry>& entries = selection.index.entries;
+  entries = {{"model", 0}, {"model.layers.1.w", 1}};
   EXPECT_OK(CheckIndexAgainstCatalog(selection, view));
   EXPECT_OK(CheckIndexAgainstCatalog(FileSelection(), view));
-  selection.index.push_back({"gone", "one.safetensors"});
-  selection.index.push_back({"model.layers.10.w", "two.safetensors"});
+  entries.push_back({"gone", 1});
+  entries.push_back({"model.layers.10.w", 0});
   EXPECT_THAT(CheckIndexAgainstCatalog(selection, view),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("model.safetensors.index.json names 2 tensors"),

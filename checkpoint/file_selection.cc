@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -64,7 +65,12 @@ bool IsOtherKind(absl::string_view name) {
 
 bool IsConsolidated(absl::string_view name) { return absl::StrContains(name, "consolidated"); }
 
-absl::StatusOr<std::string> ReadIndexFile(const std::string& path, absl::string_view name) {
+struct IndexText {
+  std::shared_ptr<const char[]> owner;
+  absl::string_view text;
+};
+
+absl::StatusOr<IndexText> ReadIndexFile(const std::string& path, absl::string_view name) {
   // Not blocking, should it have become a FIFO since it was looked at.
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat(QuotedName(name), ": open"));
@@ -79,17 +85,19 @@ absl::StatusOr<std::string> ReadIndexFile(const std::string& path, absl::string_
                                                    status.st_size, " bytes; at most ",
                                                    kIndexBytesMax, " are read"));
   }
-  std::string text(static_cast<size_t>(status.st_size), '\0');
+  // Not initialised: a large one has 15 MB, and all of it is read.
+  const size_t bytes = static_cast<size_t>(status.st_size);
+  std::unique_ptr<char[]> text(new char[bytes]);
   size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t got = read(fd.get(), text.data() + done, text.size() - done);
+  while (done < bytes) {
+    const ssize_t got = read(fd.get(), text.get() + done, bytes - done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return ErrnoStatus(errno, absl::StrCat(QuotedName(name), ": read"));
     if (got == 0) break;
     done += static_cast<size_t>(got);
   }
-  text.resize(done);
-  return text;
+  const absl::string_view read_text(text.get(), done);
+  return IndexText{.owner = std::move(text), .text = read_text};
 }
 
 // What is wrong with files that must be there, all of them, and the code that fits.
@@ -174,11 +182,12 @@ class FileSelector {
     if (!index_faults.empty()) {
       return index_faults.ToStatus(absl::StrCat(QuotedPath(selection_.directory), ": the index "));
     }
-    ASSIGN_OR_RETURN(const std::string text, ReadIndexFile(PathOf(index_name), index_name));
-    ASSIGN_OR_RETURN(selection_.index, ParseWeightIndex(text, index_name));
+    ASSIGN_OR_RETURN(IndexText text, ReadIndexFile(PathOf(index_name), index_name));
+    ASSIGN_OR_RETURN(selection_.index,
+                     ParseWeightIndex(text.text, std::move(text.owner), index_name));
 
-    std::set<std::string, decltype(&NaturalLess)> shards(&NaturalLess);
-    for (const IndexedTensor& entry : selection_.index) shards.insert(entry.shard);
+    const std::set<std::string, decltype(&NaturalLess)> shards(
+        selection_.index.shards.begin(), selection_.index.shards.end(), &NaturalLess);
     RETURN_IF_ERROR(CheckIndexedKinds(shards));
     ShardFaults faults;
     for (const std::string& shard : shards) {

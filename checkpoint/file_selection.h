@@ -1,6 +1,8 @@
 // Which files of a directory are the checkpoint, and which are ignored and why.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -34,10 +36,19 @@ struct IgnoredFile {
   std::string reason;
 };
 
-// One entry of an index's weight_map.
-struct IndexedTensor {
-  std::string tensor;
-  std::string shard;
+// The weight_map of an index. Copies share the text that the names lie in.
+struct WeightIndex {
+  struct Entry {
+    absl::string_view tensor;
+    // Index into `shards`.
+    uint32_t shard = 0;
+  };
+  // In the order of the text, every name once.
+  std::vector<Entry> entries = {};
+  // In the order of their first entries, each once.
+  std::vector<std::string> shards = {};
+  // What the names of tensors lie in.
+  std::shared_ptr<const void> owner = nullptr;
 };
 
 struct FileSelection {
@@ -48,8 +59,8 @@ struct FileSelection {
   std::vector<IgnoredFile> ignored;
   // Name of the index file that decided; empty without one.
   std::string index_name;
-  // The index's weight_map, by tensor name; empty without an index.
-  std::vector<IndexedTensor> index;
+  // Empty without an index.
+  WeightIndex index;
 };
 
 // Looks at the top directory only and opens nothing but an index file. Blocks on the file system.

@@ -1,8 +1,10 @@
 #include "checkpoint/json_scanner.h"
 
 #include <array>
+#include <bit>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "absl/strings/escaping.h"
@@ -44,6 +46,17 @@ int32_t AddSaturating(int32_t a, int32_t b) {
   if (sum > std::numeric_limits<int32_t>::max()) return std::numeric_limits<int32_t>::max();
   if (sum < std::numeric_limits<int32_t>::min()) return std::numeric_limits<int32_t>::min();
   return static_cast<int32_t>(sum);
+}
+
+// Bit 7 of each byte of `word` that ends a run of plain characters of a string: '"', '\\', and what
+// is below 0x20. Bytes above the first such may be marked wrongly.
+uint64_t StringStops(uint64_t word) {
+  constexpr uint64_t kOnes = 0x0101010101010101;
+  constexpr uint64_t kHighs = 0x8080808080808080;
+  const auto zero_bytes = [](uint64_t x) { return (x - kOnes) & ~x; };
+  const uint64_t below_space = (word - kOnes * 0x20) & ~word;
+  return (zero_bytes(word ^ (kOnes * '"')) | zero_bytes(word ^ (kOnes * '\\')) | below_space) &
+         kHighs;
 }
 
 void AppendUtf8(uint32_t code_point, std::string* out) {
@@ -175,13 +188,27 @@ JsonScanner::Step JsonScanner::NextElement() {
   return Step::kItem;
 }
 
+void JsonScanner::SkipPlainCharacters() {
+  static_assert(std::endian::native == std::endian::little);
+  while (text_.size() - position_ >= sizeof(uint64_t)) {
+    uint64_t word;
+    std::memcpy(&word, text_.data() + position_, sizeof(word));
+    if (const uint64_t stops = StringStops(word); stops != 0) {
+      // A borrow only marks bytes above the first that stops.
+      position_ += static_cast<size_t>(std::countr_zero(stops)) / 8;
+      return;
+    }
+    position_ += sizeof(word);
+  }
+}
+
 bool JsonScanner::ReadString(absl::string_view* value) {
   SkipSpace();
   if (position_ == text_.size() || text_[position_] != '"') return Fail("expected a string");
   ++position_;
   size_t piece_begin = position_;
   bool has_escapes = false;
-  while (position_ < text_.size()) {
+  while (SkipPlainCharacters(), position_ < text_.size()) {
     const unsigned char c = static_cast<unsigned char>(text_[position_]);
     if (c == '"') {
       const absl::string_view piece = text_.substr(piece_begin, position_ - piece_begin);

@@ -58,6 +58,9 @@ class JsonScanner {
   enum class Number { kError, kUnsigned, kOther };
 
   void SkipSpace();
+  // Inside a string: stands at the first '"', '\\' or control character afterwards, or before the
+  // last few bytes of the text.
+  void SkipPlainCharacters();
   bool Enter(char opening, absl::string_view what);
   bool ReadEscape();
   bool ReadHexQuad(uint32_t* unit);

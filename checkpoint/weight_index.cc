@@ -1,8 +1,16 @@
 #include "checkpoint/weight_index.h"
 
 #include <algorithm>
-#include <set>
+#include <array>
+#include <bit>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "simdjson.h"
 
@@ -15,26 +23,37 @@ namespace {
 using Kind = JsonScanner::Kind;
 using Step = JsonScanner::Step;
 
+// Room for so many entries is made at once, by what an entry has of text at least in large models.
+constexpr size_t kEntryBytesTypical = 96;
+
+// Where the names of tensors lie: the text, and what had escapes in it.
+struct Names {
+  std::shared_ptr<const void> text_owner;
+  absl::string_view text;
+  // A deque's strings stay where they are.
+  std::deque<std::string> unescaped;
+};
+
 // One pass over an index; what is wrong with single entries is collected, not thrown at the first.
 class WeightIndexReader {
  public:
-  explicit WeightIndexReader(absl::string_view text) : scanner_(text) {}
+  // `names` outlives the reader.
+  explicit WeightIndexReader(Names& names) : names_(names), scanner_(names.text) {}
 
   // Empty when all is well, else what is wrong.
   std::string Read() {
     if (!ReadRoot()) return absl::StrCat("not a valid index: ", scanner_.error());
     if (!saw_weight_map_) return "not a valid index: it has no weight_map";
-    if (not_strings_.empty() && entries_.empty()) return "its weight_map names no tensor";
+    if (not_strings_.empty() && index_.entries.empty()) return "its weight_map names no tensor";
     std::string wrong;
     FindRepeated();
-    FindBadShards();
     Append("keys held twice", repeated_, &wrong);
     Append("values that are no file names", not_strings_, &wrong);
     Append("shards that are no file names in the directory", bad_shards_, &wrong);
     return wrong;
   }
 
-  std::vector<IndexedTensor> TakeEntries() { return std::move(entries_); }
+  WeightIndex TakeIndex() { return std::move(index_); }
 
  private:
   static void Append(absl::string_view what, const OffenderList& offenders, std::string* wrong) {
@@ -57,50 +76,100 @@ class WeightIndexReader {
     if (saw_weight_map_) return scanner_.Fail("a second weight_map");
     saw_weight_map_ = true;
     if (!scanner_.BeginObject()) return false;
+    index_.entries.reserve(names_.text.size() / kEntryBytesTypical);
     absl::string_view text;
     Step step;
     while ((step = scanner_.NextKey(&text)) == Step::kItem) {
-      IndexedTensor entry;
-      entry.tensor.assign(text.data(), text.size());
+      const absl::string_view tensor = Keep(text);
       if (scanner_.Peek() != Kind::kString) {
         if (!scanner_.SkipValue()) return false;
-        not_strings_.Add(QuotedName(entry.tensor));
+        not_strings_.Add(QuotedName(tensor));
         continue;
       }
       if (!scanner_.ReadString(&text)) return false;
-      entry.shard.assign(text.data(), text.size());
-      entries_.push_back(std::move(entry));
+      is_sorted_ = is_sorted_ && (index_.entries.empty() || index_.entries.back().tensor < tensor);
+      index_.entries.push_back({.tensor = tensor, .shard = ShardIndex(text, tensor)});
     }
     return step == Step::kEnd;
   }
 
+  // The same name, valid as long as `names_`.
+  absl::string_view Keep(absl::string_view name) {
+    const absl::string_view text = names_.text;
+    const bool lies_in_text = std::less_equal<>()(text.data(), name.data()) &&
+                              std::less_equal<>()(name.data(), text.data() + text.size());
+    if (lies_in_text) return name;
+    return names_.unescaped.emplace_back(name);
+  }
+
+  uint32_t ShardIndex(absl::string_view name, absl::string_view tensor) {
+    // Neighbours mostly lie in one shard.
+    if (!index_.entries.empty()) {
+      const uint32_t last = index_.entries.back().shard;
+      if (index_.shards[last] == name) return last;
+    }
+    const auto [found, inserted] =
+        shard_indexes_.try_emplace(name, static_cast<uint32_t>(index_.shards.size()));
+    if (inserted) {
+      index_.shards.emplace_back(name);
+      CheckShard(name, tensor);
+    }
+    return found->second;
+  }
+
+  void CheckShard(absl::string_view shard, absl::string_view tensor) {
+    const bool bad = shard.empty() || shard == "." || shard == ".." ||
+                     shard.find('/') != absl::string_view::npos ||
+                     shard.find('\0') != absl::string_view::npos;
+    if (!bad) return;
+    bad_shards_.Add(absl::StrCat(QuotedName(shard), " (for ", QuotedName(tensor), ")"));
+  }
+
   void FindRepeated() {
-    std::stable_sort(
-        entries_.begin(), entries_.end(),
-        [](const IndexedTensor& a, const IndexedTensor& b) { return a.tensor < b.tensor; });
-    for (size_t i = 1; i < entries_.size(); ++i) {
-      const bool again = entries_[i].tensor == entries_[i - 1].tensor;
-      const bool third = i > 1 && entries_[i].tensor == entries_[i - 2].tensor;
-      if (again && !third) repeated_.Add(QuotedName(entries_[i].tensor));
+    if (is_sorted_ || !MayRepeat()) return;
+    std::vector<absl::string_view> names;
+    names.reserve(index_.entries.size());
+    for (const WeightIndex::Entry& entry : index_.entries) names.push_back(entry.tensor);
+    std::sort(names.begin(), names.end());
+    for (size_t i = 1; i < names.size(); ++i) {
+      const bool again = names[i] == names[i - 1];
+      const bool third = i > 1 && names[i] == names[i - 2];
+      if (again && !third) repeated_.Add(QuotedName(names[i]));
     }
   }
 
-  void FindBadShards() {
-    std::set<absl::string_view> seen;
-    for (const IndexedTensor& entry : entries_) {
-      const absl::string_view shard = entry.shard;
-      const bool bad = shard.empty() || shard == "." || shard == ".." ||
-                       shard.find('/') != absl::string_view::npos ||
-                       shard.find('\0') != absl::string_view::npos;
-      if (bad && seen.insert(shard).second) {
-        bad_shards_.Add(absl::StrCat(QuotedName(shard), " (for ", QuotedName(entry.tensor), ")"));
+  // Two names have one hash, as far as a table of 31 bits of each shows. Cheaper than to sort long
+  // names whose beginnings are all alike.
+  bool MayRepeat() const {
+    const size_t mask = std::bit_ceil(2 * index_.entries.size()) - 1;
+    std::vector<uint32_t> tags(mask + 1, 0);
+    // In batches: the table is larger than a core's cache, and a batch waits for memory once.
+    std::array<uint64_t, 32> hashes;
+    for (size_t begin = 0; begin < index_.entries.size(); begin += hashes.size()) {
+      const size_t count = std::min(hashes.size(), index_.entries.size() - begin);
+      for (size_t i = 0; i < count; ++i) {
+        hashes[i] = absl::HashOf(index_.entries[begin + i].tensor);
+        __builtin_prefetch(&tags[hashes[i] & mask], /*for writing*/ 1);
+      }
+      for (size_t i = 0; i < count; ++i) {
+        const uint32_t tag = static_cast<uint32_t>(hashes[i] >> 32) | 1;
+        size_t place = hashes[i] & mask;
+        for (; tags[place] != 0; place = (place + 1) & mask) {
+          if (tags[place] == tag) return true;
+        }
+        tags[place] = tag;
       }
     }
+    return false;
   }
 
+  Names& names_;
   JsonScanner scanner_;
   bool saw_weight_map_ = false;
-  std::vector<IndexedTensor> entries_;
+  WeightIndex index_;
+  // Every name is above the one before, so that none is there twice.
+  bool is_sorted_ = true;
+  absl::flat_hash_map<std::string, uint32_t> shard_indexes_;
   OffenderList repeated_;
   OffenderList not_strings_;
   OffenderList bad_shards_;
@@ -108,15 +177,21 @@ class WeightIndexReader {
 
 }  // namespace
 
-absl::StatusOr<std::vector<IndexedTensor>> ParseWeightIndex(absl::string_view text,
-                                                            absl::string_view index_name) {
+absl::StatusOr<WeightIndex> ParseWeightIndex(absl::string_view text,
+                                             std::shared_ptr<const void> owner,
+                                             absl::string_view index_name) {
   if (!simdjson::validate_utf8(text.data(), text.size())) {
     return absl::InvalidArgumentError(absl::StrCat(index_name, ": not a valid index: not UTF-8"));
   }
-  WeightIndexReader reader(text);
+  auto names = std::make_shared<Names>();
+  names->text_owner = std::move(owner);
+  names->text = text;
+  WeightIndexReader reader(*names);
   const std::string wrong = reader.Read();
   if (!wrong.empty()) return absl::InvalidArgumentError(absl::StrCat(index_name, ": ", wrong));
-  return reader.TakeEntries();
+  WeightIndex index = reader.TakeIndex();
+  index.owner = std::move(names);
+  return index;
 }
 
 }  // namespace forestage

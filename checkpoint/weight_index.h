@@ -2,8 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
+#include <memory>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -15,10 +14,11 @@ namespace forestage {
 // An index of 150,000 tensors has 15 MB.
 inline constexpr uint64_t kIndexBytesMax = 100'000'000;
 
-// The weight_map of an index, sorted by tensor name, every name once. INVALID_ARGUMENT lists
-// everything that is wrong of one kind: broken JSON; no weight_map, or two; keys held twice; values
-// that are no strings; shard names that lead out of the directory.
-absl::StatusOr<std::vector<IndexedTensor>> ParseWeightIndex(absl::string_view text,
-                                                            absl::string_view index_name);
+// The weight_map of an index. INVALID_ARGUMENT lists everything that is wrong of one kind: broken
+// JSON; no weight_map, or two; keys held twice; values that are no strings; shard names that lead
+// out of the directory. `owner` holds the text, which does not change; the index keeps it.
+absl::StatusOr<WeightIndex> ParseWeightIndex(absl::string_view text,
+                                             std::shared_ptr<const void> owner,
+                                             absl::string_view index_name);
 
 }  // namespace forestage

@@ -1,6 +1,11 @@
 #include "checkpoint/weight_index.h"
 
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
 
 #include "common/status_matchers.h"
 
@@ -8,19 +13,53 @@ namespace forestage {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-absl::StatusOr<std::vector<IndexedTensor>> Parse(absl::string_view text) {
-  return ParseWeightIndex(text, "x.index.json");
+absl::StatusOr<WeightIndex> Parse(absl::string_view text) {
+  auto owner = std::make_shared<const std::string>(text);
+  const absl::string_view owned = *owner;
+  return ParseWeightIndex(owned, std::move(owner), "x.index.json");
 }
 
-TEST(WeightIndexTest, SortsByTensor) {
-  ASSERT_OK_AND_ASSIGN(const std::vector<IndexedTensor> entries,
-                       Parse(R"({"weight_map":{"b":"2","a":"1"},"metadata":null})"));
-  ASSERT_EQ(entries.size(), 2u);
-  EXPECT_EQ(entries[0].tensor, "a");
-  EXPECT_EQ(entries[0].shard, "1");
+// {"a=1", ...}
+std::vector<std::string> EntriesOf(const WeightIndex& index) {
+  std::vector<std::string> entries;
+  for (const WeightIndex::Entry& entry : index.entries)
+    entries.push_back(absl::StrCat(entry.tensor, "=", index.shards[entry.shard]));
+  return entries;
+}
+
+TEST(WeightIndexTest, KeepsTheOrderAndEachShardOnce) {
+  ASSERT_OK_AND_ASSIGN(
+      const WeightIndex index,
+      Parse(R"({"weight_map":{"b":"2","a":"1","c":"2","d":"2"},"metadata":null})"));
+  EXPECT_THAT(EntriesOf(index), ElementsAre("b=2", "a=1", "c=2", "d=2"));
+  EXPECT_THAT(index.shards, ElementsAre("2", "1"));
+}
+
+TEST(WeightIndexTest, NamesLiveAsLongAsTheIndexAlsoThoseWithEscapes) {
+  WeightIndex copy;
+  {
+    ASSERT_OK_AND_ASSIGN(
+        const WeightIndex index,
+        Parse(R"({"weight_map":{"\u0061.with.a.long.name.weight":"f","b\n":"\u0066","c":"g"}})"));
+    copy = index;
+  }
+  EXPECT_THAT(EntriesOf(copy), ElementsAre("a.with.a.long.name.weight=f", "b\n=f", "c=g"));
+}
+
+TEST(WeightIndexTest, FindsNamesHeldTwiceInAnyOrder) {
+  const std::string many = [] {
+    std::string text = R"({"weight_map":{)";
+    for (int i = 1000; i > 0; --i) absl::StrAppend(&text, "\"n", i, "\":\"f\",");
+    return absl::StrCat(text, R"("n500":"f"}})");
+  }();
+  EXPECT_THAT(Parse(many),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 keys held twice: 'n500'")));
+  EXPECT_THAT(Parse(R"({"weight_map":{"a":"f","b":"f","b":"g"}})"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'b'")));
 }
 
 TEST(WeightIndexTest, ListsAllThatIsWrong) {

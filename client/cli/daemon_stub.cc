@@ -102,6 +102,9 @@ DaemonCheckpointRow ToRow(const v1::CheckpointStatus& checkpoint) {
   row.read_bytes = checkpoint.progress().read_bytes();
   row.staging_seconds = checkpoint.progress().staging_seconds();
   row.complete = checkpoint.progress().complete();
+  row.bytes_per_second = checkpoint.progress().bytes_per_second();
+  if (checkpoint.progress().has_seconds_left())
+    row.seconds_left = checkpoint.progress().seconds_left();
   for (const std::string& error : checkpoint.read_errors()) row.read_errors.push_back(error);
   for (const v1::SessionStatus& session : checkpoint.sessions())
     row.sessions.push_back(ToRow(session));

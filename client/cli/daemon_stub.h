@@ -38,6 +38,9 @@ struct DaemonCheckpointRow {
   uint64_t read_bytes = 0;
   double staging_seconds = 0;
   bool complete = false;
+  double bytes_per_second = 0;
+  // nullopt: unknown.
+  std::optional<double> seconds_left = std::nullopt;
   std::vector<std::string> read_errors;
   std::vector<DaemonSessionRow> sessions;
 };

@@ -19,8 +19,6 @@ constexpr absl::Duration kLineInterval = absl::Seconds(2);
 constexpr int kBarCellsMax = 24;
 constexpr int kBarCellsMin = 4;
 constexpr int kColumnsDefault = 80;
-// Below this an average rate is noise.
-constexpr absl::Duration kRateElapsedMin = absl::Milliseconds(50);
 
 int TerminalColumns() {
   winsize size = {};
@@ -41,13 +39,11 @@ std::string FormatProgressLine(absl::string_view label, const ProgressFigures& f
   const int percent = static_cast<int>(Fraction(figures) * 100);
   std::string line = absl::StrCat(label, "  ", FormatBytes(figures.done_bytes), " of ",
                                   FormatBytes(figures.total_bytes), " (", percent, " %)");
-  if (figures.elapsed < kRateElapsedMin || figures.done_bytes == 0) return line;
-  const double rate =
-      static_cast<double>(figures.done_bytes) / absl::ToDoubleSeconds(figures.elapsed);
-  absl::StrAppend(&line, ", ", FormatBytes(static_cast<uint64_t>(rate)), "/s");
-  if (figures.done_bytes < figures.total_bytes) {
-    const auto rest = static_cast<double>(figures.total_bytes - figures.done_bytes);
-    absl::StrAppend(&line, ", ", FormatSeconds(rest / rate), " left");
+  if (figures.done_bytes == 0 || figures.done_bytes >= figures.total_bytes) return line;
+  if (figures.bytes_per_second <= 0) return absl::StrCat(line, ", nothing comes");
+  absl::StrAppend(&line, ", ", FormatBytes(static_cast<uint64_t>(figures.bytes_per_second)), "/s");
+  if (figures.time_left.has_value()) {
+    absl::StrAppend(&line, ", ", FormatSeconds(absl::ToDoubleSeconds(*figures.time_left)), " left");
   }
   return line;
 }
@@ -70,26 +66,34 @@ ProgressBar::ProgressBar(std::string label, Style style)
     : label_(std::move(label)),
       silent_(style == Style::kNone),
       terminal_(isatty(STDERR_FILENO) == 1),
-      begun_(absl::Now()),
-      next_(begun_ + (terminal_ ? kBarInterval : kLineInterval)) {}
+      next_(absl::Now() + (terminal_ ? kBarInterval : kLineInterval)) {
+  rate_.Begin(absl::Now());
+}
 
 ProgressBar::~ProgressBar() {
   if (bar_drawn_ && !finished_) std::fputc('\n', stderr);
 }
 
-void ProgressBar::Update(uint64_t done_bytes, uint64_t total_bytes) {
+void ProgressBar::Update(const ProgressFigures& figures) {
   if (silent_ || finished_) return;
-  const absl::Time now = absl::Now();
-  figures_ = {.done_bytes = done_bytes, .total_bytes = total_bytes, .elapsed = now - begun_};
+  figures_ = figures;
   updated_ = true;
-  if (now >= next_) Write(now);
+  if (const absl::Time now = absl::Now(); now >= next_) Write(now);
+}
+
+void ProgressBar::Update(uint64_t done_bytes, uint64_t total_bytes) {
+  const absl::Time now = absl::Now();
+  if (done_bytes > figures_.done_bytes) rate_.Add(done_bytes - figures_.done_bytes, now);
+  const uint64_t left_bytes = total_bytes - std::min(done_bytes, total_bytes);
+  Update(ProgressFigures{.done_bytes = done_bytes,
+                         .total_bytes = total_bytes,
+                         .bytes_per_second = rate_.BytesPerSecond(now),
+                         .time_left = rate_.TimeLeft(left_bytes, now)});
 }
 
 void ProgressBar::Finish() {
   if (silent_ || finished_ || !updated_) return;
-  const absl::Time now = absl::Now();
-  figures_.elapsed = now - begun_;
-  Write(now);
+  Write(absl::Now());
   if (terminal_) std::fputc('\n', stderr);
   finished_ = true;
 }

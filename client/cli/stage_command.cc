@@ -46,15 +46,23 @@ ExitCode NativeExitCode(const GlobalOptions& global) {
   return IsNoDaemon(health) ? ExitCode::kNoDaemon : ExitCode::kFailed;
 }
 
+ProgressFigures FiguresOf(const StagingStatus& staging) {
+  ProgressFigures figures = {.done_bytes = staging.resident_bytes,
+                             .total_bytes = staging.wanted_bytes,
+                             .bytes_per_second = staging.bytes_per_second};
+  if (staging.seconds_left.has_value()) figures.time_left = absl::Seconds(*staging.seconds_left);
+  return figures;
+}
+
 // Waits as WaitUntilStaged does, but sees signals: CANCELLED.
 absl::StatusOr<StagingStatus> WaitInterruptibly(const Session& session, TerminationSignals& signals,
                                                 ProgressBar& bar) {
   while (true) {
-    absl::StatusOr<StagingStatus> staging = session.WaitUntilStaged(
-        absl::Now() + kSignalInterval,
-        [&](const StagingStatus& now) { bar.Update(now.resident_bytes, now.wanted_bytes); });
+    absl::StatusOr<StagingStatus> staging =
+        session.WaitUntilStaged(absl::Now() + kSignalInterval,
+                                [&](const StagingStatus& now) { bar.Update(FiguresOf(now)); });
     if (!absl::IsDeadlineExceeded(staging.status())) {
-      if (staging.ok()) bar.Update(staging->resident_bytes, staging->wanted_bytes);
+      if (staging.ok()) bar.Update(FiguresOf(*staging));
       return staging;
     }
     if (signals.received()) return absl::CancelledError("interrupted before all was staged");

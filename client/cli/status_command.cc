@@ -38,13 +38,24 @@ std::string SessionsText(const DaemonCheckpointRow& checkpoint) {
   return table.ToString();
 }
 
+// ", 1.20 GiB/s, 0.427 s left"; empty when nothing is to come.
+std::string PaceText(const DaemonCheckpointRow& checkpoint) {
+  if (checkpoint.complete || checkpoint.wanted_bytes == 0) return "";
+  if (checkpoint.bytes_per_second <= 0) return ", nothing comes now";
+  std::string text =
+      absl::StrCat(", ", FormatBytes(static_cast<uint64_t>(checkpoint.bytes_per_second)), "/s now");
+  if (checkpoint.seconds_left.has_value())
+    absl::StrAppend(&text, ", ", FormatSeconds(*checkpoint.seconds_left), " left");
+  return text;
+}
+
 std::string CheckpointText(const DaemonCheckpointRow& checkpoint) {
   std::string text = absl::StrCat(EscapeName(checkpoint.path), ": ", StateText(checkpoint), ", ",
                                   FormatBytes(checkpoint.resident_bytes), " of ",
                                   FormatBytes(checkpoint.wanted_bytes), " wanted in memory, ",
                                   FormatBytes(checkpoint.read_bytes), " read from storage in ",
-                                  FormatSeconds(checkpoint.staging_seconds), "\n  ",
-                                  FormatCount(checkpoint.tensor_count, "tensor"), " in ",
+                                  FormatSeconds(checkpoint.staging_seconds), PaceText(checkpoint),
+                                  "\n  ", FormatCount(checkpoint.tensor_count, "tensor"), " in ",
                                   FormatCount(checkpoint.shard_count, "shard"), ", ",
                                   FormatBytes(checkpoint.total_bytes), "\n");
   for (const std::string& error : checkpoint.read_errors)

@@ -14,6 +14,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST(StatusTextTest, ShowsCheckpointsTheirSessionsAndReadErrors) {
   DaemonStatus status;
@@ -37,6 +38,22 @@ TEST(StatusTextTest, ShowsCheckpointsTheirSessionsAndReadErrors) {
                     HasSubstr("1/4"), HasSubstr("undecided")));
 }
 
+TEST(StatusTextTest, ShowsRateAndTimeLeftWhileStaging) {
+  DaemonStatus status;
+  DaemonCheckpointRow& checkpoint = status.checkpoints.emplace_back();
+  checkpoint.wanted_bytes = kGiB;
+  checkpoint.resident_bytes = 512 * kMiB;
+  checkpoint.bytes_per_second = 256 * kMiB;
+  checkpoint.seconds_left = 2;
+  EXPECT_THAT(StatusText(status), HasSubstr(", 256 MiB/s now, 2.000 s left\n"));
+  checkpoint.bytes_per_second = 0;
+  checkpoint.seconds_left = std::nullopt;
+  EXPECT_THAT(StatusText(status), HasSubstr(", nothing comes now\n"));
+  checkpoint.complete = true;
+  checkpoint.seconds_left = 0;
+  EXPECT_THAT(StatusText(status), AllOf(Not(HasSubstr("now")), Not(HasSubstr("left"))));
+}
+
 TEST(StatusTextTest, SaysThatNothingIsStaged) {
   EXPECT_THAT(StatusText(DaemonStatus()), HasSubstr("no checkpoint is staged"));
 }
@@ -56,8 +73,8 @@ TEST(StageJsonTest, HasTheDocumentedKeys) {
   StagingStatus staging;
   staging.wanted_bytes = 4;
   staging.read_bytes = 3;
-  staging.resident_bytes = 2;
   staging.staging_seconds = 1.25;
+  staging.resident_bytes = 2;
   EXPECT_EQ(JsonLine(StageJson(staging, {.open = 0.125, .total = 1.5})),
             "{\"bytes\":4,\"bytes_read\":3,\"seconds\":1.5,\"open_seconds\":0.125,"
             "\"staging_seconds\":1.25,\"resident_bytes\":2}\n");

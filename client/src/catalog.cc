@@ -38,12 +38,19 @@ ShardInfo Catalog::shard(size_t index) const {
 
 std::optional<size_t> Catalog::Find(absl::string_view name) const { return view_->Find(name); }
 
-std::vector<size_t> Catalog::Alphabetical(absl::string_view prefix) const {
+AlphabeticalRange Catalog::WithPrefix(absl::string_view prefix) const {
   const auto [first, last] = view_->PrefixRange(prefix);
+  return {.first = first, .last = last};
+}
+
+size_t Catalog::AlphabeticalIndex(size_t position) const { return view_->alphabetical(position); }
+
+std::vector<size_t> Catalog::Alphabetical(absl::string_view prefix) const {
+  const AlphabeticalRange range = WithPrefix(prefix);
   std::vector<size_t> indexes;
-  indexes.reserve(last - first);
-  for (size_t position = first; position < last; ++position) {
-    indexes.push_back(view_->alphabetical(position));
+  indexes.reserve(range.size());
+  for (size_t position = range.first; position < range.last; ++position) {
+    indexes.push_back(AlphabeticalIndex(position));
   }
   return indexes;
 }

@@ -157,7 +157,10 @@ StagingStatus FromProto(const v1::Progress& progress) {
           .failed_bytes = progress.failed_bytes(),
           .read_bytes = progress.read_bytes(),
           .staging_seconds = progress.staging_seconds(),
-          .complete = progress.complete()};
+          .complete = progress.complete(),
+          .bytes_per_second = progress.bytes_per_second(),
+          .seconds_left =
+              progress.has_seconds_left() ? std::optional(progress.seconds_left()) : std::nullopt};
 }
 
 uint64_t OwnMajorFaults() {

@@ -12,7 +12,6 @@
 #include <sys/stat.h>
 
 #include "checkpoint/safetensors_header.h"
-#include "checkpoint/slice.h"
 #include "common/errno_status.h"
 #include "common/file_mapping.h"
 #include "common/memfd.h"
@@ -35,22 +34,6 @@ absl::Status ListAll(absl::Span<const absl::Status> statuses) {
   return absl::Status(first->code(), absl::StrJoin(messages, "\n"));
 }
 
-// The bytes of a shard that a tensor claims must lie in the file and be as many as its shape says:
-// slices are computed from the shape.
-absl::Status CheckTensor(const TensorEntryView& tensor, const OpenShard& shard) {
-  if (tensor.begin > tensor.end || tensor.end > shard.bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor ", tensor.name, " lies outside ", shard.name));
-  }
-  ASSIGN_OR_RETURN(const SlicePlan whole,
-                   SlicePlan::Create(tensor.dtype, tensor.shape, {}, tensor.begin));
-  if (whole.bytes() != tensor.end - tensor.begin) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor ", tensor.name, " does not fill its byte range"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckSameFiles(const CatalogView& catalog, const CheckpointFiles& files) {
   if (catalog.shard_count() != files.shards().size()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -67,13 +50,7 @@ absl::Status CheckSameFiles(const CatalogView& catalog, const CheckpointFiles& f
                        theirs.mtime_ns != ours.mtime_ns ? " modified at another time" : ""));
     }
   }
-  for (size_t i = 0; i < catalog.tensor_count(); ++i) {
-    const TensorEntryView tensor = catalog.tensor(i);
-    if (tensor.shard_index >= files.shards().size()) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor ", tensor.name, " has no shard"));
-    }
-    RETURN_IF_ERROR(CheckTensor(tensor, files.shards()[tensor.shard_index]));
-  }
+  // CatalogView has checked that each tensor lies in its shard and is as large as its shape says.
   return absl::OkStatus();
 }
 

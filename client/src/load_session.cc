@@ -21,6 +21,7 @@ namespace {
 
 // How often WaitUntilStaged asks the daemon.
 constexpr absl::Duration kProgressPeriod = absl::Milliseconds(250);
+constexpr absl::Duration kSettledPause = absl::Milliseconds(10);
 
 absl::Status CheckOptions(const SessionOptions& options) {
   if (options.local_size == 0) return absl::InvalidArgumentError("local_size is 0");
@@ -326,43 +327,46 @@ absl::StatusOr<StagingStatus> LoadSession::GetStagingStatus(absl::Time deadline)
   }
 }
 
-bool LoadSession::DemandSettled() const {
-  const auto settled = [&](const TensorEntryView& tensor, uint64_t begin, uint64_t end) {
-    return extents_->Settled(tensor.shard_index, tensor.begin + begin, tensor.begin + end);
+std::vector<std::pair<uint64_t, uint64_t>> LoadSession::DemandedExtents() const {
+  std::vector<std::pair<uint64_t, uint64_t>> ranges;
+  const auto add = [&](uint32_t shard_index, uint64_t begin, uint64_t end) {
+    if (begin != end) ranges.push_back(extents_->Covering(shard_index, begin, end));
   };
   const CatalogView& view = held_catalog_->view;
   if (demand_.has_value()) {
-    return std::all_of(demand_->begin(), demand_->end(), [&](const DemandedBytes& item) {
-      return settled(view.tensor(item.tensor_index), item.begin, item.end);
-    });
+    for (const DemandedBytes& item : *demand_) {
+      const TensorEntryView tensor = view.tensor(item.tensor_index);
+      add(tensor.shard_index, tensor.begin + item.begin, tensor.begin + item.end);
+    }
+    return ranges;
   }
-  for (size_t i = 0; i < view.tensor_count(); ++i) {
-    const TensorEntryView tensor = view.tensor(i);
-    if (!settled(tensor, 0, tensor.end - tensor.begin)) return false;
+  for (uint32_t i = 0; i < view.shard_count(); ++i) {
+    const ShardEntryView shard = view.shard(i);
+    add(i, shard.data_begin, shard.bytes);
   }
-  return true;
+  return ranges;
 }
 
 absl::StatusOr<StagingStatus> LoadSession::WaitUntilStaged(
     absl::Time deadline, const std::function<void(const StagingStatus&)>& progress) const {
   RETURN_IF_ERROR(CheckUsable());
   if (extents_ == nullptr) return absl::UnavailableError(given_.reason);
+  const std::vector<std::pair<uint64_t, uint64_t>> demanded = DemandedExtents();
+  bool settled = false;
   while (true) {
     const absl::Time asked = absl::Now();
     ASSIGN_OR_RETURN(StagingStatus status, GetStagingStatus(deadline));
-    // The daemon may have answered before it saw our demand, so look at the board too.
-    status.complete = status.complete && DemandSettled();
+    // The daemon may have answered before it saw our demand; the board shows whether it has.
+    status.complete =
+        status.complete && (settled || extents_->WaitUntilSettled(demanded, absl::InfinitePast()));
     if (progress != nullptr) progress(status);
     if (status.complete) return status;
     if (absl::Now() >= deadline) {
       return absl::DeadlineExceededError("not all that is demanded is staged yet");
     }
-    const absl::Time next = std::min(asked + kProgressPeriod, deadline);
-    absl::Duration left = next - absl::Now();
-    while (left > absl::ZeroDuration() && !loss_->interrupted().load(std::memory_order_acquire)) {
-      absl::SleepFor(std::min(left, absl::Milliseconds(50)));
-      left = next - absl::Now();
-    }
+    // Should the board and the daemon differ, the daemon is not asked without a pause.
+    if (settled) absl::SleepFor(std::min(kSettledPause, deadline - absl::Now()));
+    settled = extents_->WaitUntilSettled(demanded, std::min(asked + kProgressPeriod, deadline));
     RETURN_IF_ERROR(CheckUsable());
     extents_->LookAtDaemon();
   }

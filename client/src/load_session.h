@@ -79,7 +79,8 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   absl::Status ResolveDemand(const SessionOptions& options);
   void SetCatalog(HeldCatalog catalog);
   absl::StatusOr<SlicePlan> PlanSlice(size_t tensor_index, absl::Span<const Range> ranges) const;
-  bool DemandSettled() const;
+  // Of what this rank demands; ranges may overlap.
+  std::vector<std::pair<uint64_t, uint64_t>> DemandedExtents() const;
 
   // Constant after construction.
   const pid_t pid_ = getpid();

@@ -121,12 +121,23 @@ void StagedExtents::AskFor(uint64_t index, uint64_t last) {
   if (!urgent.empty()) daemon_->SendUrgent(urgent);
 }
 
-bool StagedExtents::Settled(uint32_t shard_index, uint64_t begin, uint64_t end) const {
-  const auto [first, last] = map_.Covering(shard_index, begin, end);
-  for (uint64_t index = first; index < last; ++index) {
-    if (!IsSettled(board_->state(index))) return false;
+bool StagedExtents::WaitUntilSettled(absl::Span<const std::pair<uint64_t, uint64_t>> ranges,
+                                     absl::Time deadline) const {
+  const auto wait_for = [&](uint64_t index) {
+    return IsSettled(board_->WaitFor(index, deadline, &loss_->interrupted()));
+  };
+  for (const auto& [first, last] : ranges) {
+    for (uint64_t index = first; index < last; ++index) {
+      if (!IsSettled(board_->state(index)) && !wait_for(index)) return false;
+    }
   }
-  return true;
+  for (uint64_t index = 0; index < board_->extent_count(); ++index) {
+    const ExtentState state = board_->state(index);
+    // Absent extents are demanded by nobody.
+    if (state != ExtentState::kQueued && state != ExtentState::kReading) continue;
+    if (!wait_for(index)) return false;
+  }
+  return !loss_->interrupted().load(std::memory_order_acquire);
 }
 
 void StagedExtents::LookAtDaemon() const {

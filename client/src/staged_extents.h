@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -54,8 +55,15 @@ class StagedExtents {
   absl::StatusOr<Reader> Wait(uint32_t shard_index, uint64_t begin, uint64_t end,
                               absl::Time deadline);
 
-  // Every extent of these bytes is resident or failed. Does not block.
-  bool Settled(uint32_t shard_index, uint64_t begin, uint64_t end) const;
+  // The extents of these bytes, [first, second). Requires: begin <= end <= the shard's bytes.
+  std::pair<uint64_t, uint64_t> Covering(uint32_t shard_index, uint64_t begin, uint64_t end) const {
+    return map_.Covering(shard_index, begin, end);
+  }
+  // Waits until every extent of these ranges is resident or failed and nobody's extent is queued or
+  // being read: all that is demanded has come, as far as the board shows. Woken by the board, not
+  // by a clock. False at the deadline, or when the session is closed or the daemon lost before.
+  bool WaitUntilSettled(absl::Span<const std::pair<uint64_t, uint64_t>> ranges,
+                        absl::Time deadline) const;
 
   // Tells `loss` if the board says that the daemon is gone.
   void LookAtDaemon() const;

@@ -340,6 +340,25 @@ TEST_F(StagedLoadTest, WaitsUntilAllIsStaged) {
   EXPECT_EQ(calls, 3);
 }
 
+// The board wakes the waiter: it does not look again at its own times only. Between two questions
+// to the daemon lies a quarter of a second, in which a hundred changes of the board would not fit.
+TEST_F(StagedLoadTest, SeesTheEndOfStagingOnTheBoard) {
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  constexpr int kRounds = 100;
+  daemon_.progress = {.wanted_bytes = 100, .resident_bytes = 100, .complete = true};
+  const absl::Time begun = absl::Now();
+  for (int round = 0; round < kRounds; ++round) {
+    daemon_.SetAll(ExtentState::kQueued);
+    std::thread reader;
+    ASSERT_OK(session->WaitUntilStaged(absl::InfiniteFuture(), [&](const StagingStatus&) {
+      if (!reader.joinable()) reader = std::thread([&] { daemon_.SetAll(ExtentState::kResident); });
+    }));
+    reader.join();
+  }
+  // Asking by a clock alone would take kRounds times 250 ms.
+  EXPECT_LT(absl::Now() - begun, kRounds * absl::Milliseconds(250));
+}
+
 TEST_F(StagedLoadTest, EndsTheWaitForStagingWhenTheDaemonIsLost) {
   ASSERT_OK_AND_ASSIGN(auto session, Open());
   EXPECT_THAT(
@@ -394,13 +413,21 @@ TEST(StagedExtentsTest, GivesUpAnExtentThatStandsStill) {
   // It is not waited for again.
   ASSERT_OK_AND_ASSIGN(const Reader again, extents->Wait(0, 0, 10, absl::InfinitePast()));
   EXPECT_EQ(again, Reader::kSelf);
-  EXPECT_FALSE(extents->Settled(0, 0, 10));
+  EXPECT_FALSE(extents->WaitUntilSettled({extents->Covering(0, 0, 10)}, absl::InfinitePast()));
   board->SetState(1, ExtentState::kResident);
   ASSERT_OK_AND_ASSIGN(const Reader good,
                        extents->Wait(0, DaemonFake::kExtentBytes, DaemonFake::kExtentBytes + 1,
                                      absl::InfinitePast()));
   EXPECT_EQ(good, Reader::kDaemon);
-  EXPECT_TRUE(extents->Settled(0, DaemonFake::kExtentBytes, 2 * DaemonFake::kExtentBytes));
+  const auto second = extents->Covering(0, DaemonFake::kExtentBytes, 2 * DaemonFake::kExtentBytes);
+  EXPECT_TRUE(extents->WaitUntilSettled({second}, absl::InfinitePast()));
+  // Somebody else's extent is on its way: all that is demanded has not come yet.
+  board->SetState(3, ExtentState::kReading);
+  EXPECT_FALSE(extents->WaitUntilSettled({second}, absl::InfinitePast()));
+  board->SetState(3, ExtentState::kFailed);
+  EXPECT_TRUE(extents->WaitUntilSettled({second}, absl::InfinitePast()));
+  loss->Close();
+  EXPECT_FALSE(extents->WaitUntilSettled({second}, absl::InfinitePast()));
 }
 
 }  // namespace

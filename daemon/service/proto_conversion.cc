@@ -64,6 +64,10 @@ v1::Progress ToProto(const StagingProgress& progress) {
   message.set_read_bytes(progress.read_bytes);
   message.set_staging_seconds(progress.staging_seconds);
   message.set_complete(progress.complete);
+  message.set_bytes_per_second(progress.bytes_per_second);
+  if (progress.time_left.has_value()) {
+    message.set_seconds_left(absl::ToDoubleSeconds(*progress.time_left));
+  }
   return message;
 }
 

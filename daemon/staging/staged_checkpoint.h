@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,10 @@ struct StagingProgress {
   uint64_t read_bytes = 0;      // from storage, ever, for this checkpoint
   double staging_seconds = 0;   // first demand until complete, or until now
   bool complete = false;        // nothing wanted is left to read; false before the first demand
+  // Made resident a second, over the last seconds (RecentRate::kWindow).
+  double bytes_per_second = 0;
+  // At this rate. nullopt: unknown, since nothing is wanted or nothing comes.
+  std::optional<absl::Duration> time_left = std::nullopt;
 };
 
 // One part of a demand.

@@ -69,6 +69,8 @@ void Stager::RemoveSession(SessionId session) {
 
 void Stager::OnDemandChanged() {
   const absl::Time now = absl::Now();
+  // The time in which nothing was wanted is not part of a rate.
+  if (first_demand_ > now || completed_ <= now) rate_.Begin(now);
   first_demand_ = std::min(first_demand_, now);
   completed_ = IsComplete() ? std::min(completed_, now) : absl::InfiniteFuture();
   WakeLanes();
@@ -87,16 +89,21 @@ void Stager::WakeLanes() {
 }
 
 StagingProgress Stager::progress() const {
+  const absl::Time now = absl::Now();
   absl::MutexLock lock(&mutex_);
   StagingProgress progress = {.wanted_bytes = queue_.wanted_bytes(),
                               .resident_bytes = queue_.resident_bytes(),
                               .failed_bytes = queue_.failed_bytes(),
                               .read_bytes = read_bytes_,
                               .staging_seconds = 0,
-                              .complete = IsComplete()};
+                              .complete = IsComplete(),
+                              .bytes_per_second = rate_.BytesPerSecond(now)};
   if (first_demand_ != absl::InfiniteFuture()) {
-    progress.staging_seconds =
-        absl::ToDoubleSeconds(std::min(completed_, absl::Now()) - first_demand_);
+    progress.staging_seconds = absl::ToDoubleSeconds(std::min(completed_, now) - first_demand_);
+  }
+  if (progress.wanted_bytes > 0 || progress.complete) {
+    progress.time_left = rate_.TimeLeft(
+        progress.wanted_bytes - progress.resident_bytes - progress.failed_bytes, now);
   }
   return progress;
 }
@@ -191,6 +198,7 @@ void Stager::Finish(size_t lane, const ReadResult& result) {
   if (status.ok()) {
     queue_.Finish(result.tag, ReadOutcome::kResident);
     read_bytes_ += result.storage_bytes;
+    rate_.Add(read.bytes, absl::Now());
     board_->SetState(result.tag, ExtentState::kResident);
   } else if (absl::IsCancelled(status)) {
     queue_.Finish(result.tag, ReadOutcome::kCancelled);

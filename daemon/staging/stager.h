@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 
 #include "checkpoint/extent.h"
+#include "common/recent_rate.h"
 #include "common/staging_board.h"
 #include "daemon/staging/demand_queue.h"
 #include "daemon/staging/staged_checkpoint.h"
@@ -109,6 +110,8 @@ class Stager {
   // InfiniteFuture until it happens.
   absl::Time first_demand_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   absl::Time completed_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  // Of bytes made resident; asking it moves its window.
+  mutable RecentRate rate_ ABSL_GUARDED_BY(mutex_);
 
   absl::Mutex observer_mutex_;
   StagingObserver* observer_ ABSL_GUARDED_BY(observer_mutex_);

@@ -8,8 +8,11 @@
 #include <optional>
 #include <random>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "spdlog/spdlog.h"
 
 #include "checkpoint/catalog.h"
 #include "checkpoint/safetensors_header.h"
@@ -224,7 +227,11 @@ absl::StatusOr<std::shared_ptr<StripedCheckpoint>> StripedCheckpointStore::Build
     const std::string& path_label, std::vector<ReceivedShard> shards, const CheckpointKey& key,
     size_t lane_count, std::weak_ptr<Stager>* stager) const {
   ASSIGN_OR_RETURN(std::vector<std::unique_ptr<ShardFile>> files, OpenAll(std::move(shards), key));
+  const absl::Time begun = absl::Now();
   ASSIGN_OR_RETURN(std::vector<std::byte> catalog, ReadCatalog(files));
+  spdlog::info("catalog built path=\"{}\" shards={} bytes={} seconds={:.6f}",
+               absl::CEscape(path_label), files.size(), catalog.size(),
+               absl::ToDoubleSeconds(absl::Now() - begun));
   std::vector<uint64_t> sizes;
   for (const std::unique_ptr<ShardFile>& file : files) sizes.push_back(file->bytes());
   ASSIGN_OR_RETURN(

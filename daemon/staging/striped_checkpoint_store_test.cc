@@ -133,11 +133,15 @@ TEST_P(StripedCheckpointStoreTest, StagesEverythingOnce) {
   const auto checkpoint = MustAcquire(names);
   const auto board = BoardOf(*checkpoint);
   EXPECT_FALSE(checkpoint->progress().complete);
+  EXPECT_EQ(checkpoint->progress().bytes_per_second, 0);
+  EXPECT_EQ(checkpoint->progress().time_left, std::nullopt);
   checkpoint->AddDemandForEverything(1);
   checkpoint->AddDemandForEverything(2);
   WaitForAll(*board);
   const StagingProgress progress = checkpoint->progress();
   EXPECT_TRUE(progress.complete);
+  EXPECT_GT(progress.bytes_per_second, 0);
+  EXPECT_EQ(progress.time_left, absl::ZeroDuration());
   EXPECT_EQ(progress.wanted_bytes, checkpoint->catalog().total_bytes());
   EXPECT_EQ(progress.resident_bytes, progress.wanted_bytes);
   EXPECT_EQ(progress.failed_bytes, 0u);

@@ -1,6 +1,8 @@
 #include "daemon/telemetry/checkpoint_collector.h"
 
+#include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -12,11 +14,28 @@
 namespace forestage {
 namespace {
 
-struct CheckpointBytes {
-  double wanted = 0;
-  double resident = 0;
-  double failed = 0;
+// Of one label's checkpoints together.
+struct CheckpointFigures {
+  double wanted_bytes = 0;
+  double resident_bytes = 0;
+  double failed_bytes = 0;
+  double bytes_per_second = 0;
+  // The longest; nullopt when unknown of any.
+  std::optional<double> left_seconds = 0;
+
+  void Add(const StagingProgress& progress) {
+    wanted_bytes += static_cast<double>(progress.wanted_bytes);
+    resident_bytes += static_cast<double>(progress.resident_bytes);
+    failed_bytes += static_cast<double>(progress.failed_bytes);
+    bytes_per_second += progress.bytes_per_second;
+    if (!progress.time_left.has_value() || !left_seconds.has_value()) {
+      left_seconds = std::nullopt;
+    } else {
+      left_seconds = std::max(*left_seconds, absl::ToDoubleSeconds(*progress.time_left));
+    }
+  }
 };
+using FiguresByLabel = std::map<std::string, CheckpointFigures>;
 
 std::string LabelOf(const StagedCheckpoint& checkpoint) {
   const CheckpointSignature signature = checkpoint.catalog().signature();
@@ -39,15 +58,17 @@ prometheus::MetricFamily PlainGauge(Metric metric, double value) {
   return family;
 }
 
-prometheus::MetricFamily CheckpointGauge(Metric metric,
-                                         const std::map<std::string, CheckpointBytes>& checkpoints,
-                                         double CheckpointBytes::*field) {
+// One series a label, without those that have no value.
+prometheus::MetricFamily CheckpointGauge(Metric metric, const FiguresByLabel& checkpoints,
+                                         std::optional<double> (*value)(const CheckpointFigures&)) {
   prometheus::MetricFamily family = EmptyGauge(metric);
   const std::string label(DescriptionOf(metric).labels[0].name);
-  for (const auto& [name, bytes] : checkpoints) {
+  for (const auto& [name, figures] : checkpoints) {
+    const std::optional<double> known = value(figures);
+    if (!known.has_value()) continue;
     prometheus::ClientMetric& series = family.metric.emplace_back();
     series.label.push_back({label, name});
-    series.gauge.value = bytes.*field;
+    series.gauge.value = *known;
   }
   return family;
 }
@@ -61,7 +82,7 @@ void CheckpointCollector::SetStore(const CheckpointStore* store) {
 
 std::vector<prometheus::MetricFamily> CheckpointCollector::Collect() const {
   size_t staged = 0;
-  std::map<std::string, CheckpointBytes> checkpoints;
+  FiguresByLabel checkpoints;
   {
     absl::MutexLock lock(&mutex_);
     if (store_ != nullptr) {
@@ -71,22 +92,25 @@ std::vector<prometheus::MetricFamily> CheckpointCollector::Collect() const {
         if (!checkpoints.contains(label) && checkpoints.size() >= kCheckpointLabelsMax) {
           label = "other";
         }
-        const StagingProgress progress = checkpoint->progress();
-        CheckpointBytes& bytes = checkpoints[std::move(label)];
-        bytes.wanted += static_cast<double>(progress.wanted_bytes);
-        bytes.resident += static_cast<double>(progress.resident_bytes);
-        bytes.failed += static_cast<double>(progress.failed_bytes);
+        checkpoints[std::move(label)].Add(checkpoint->progress());
       }
     }
   }
   std::vector<prometheus::MetricFamily> families;
   families.push_back(PlainGauge(Metric::kCheckpointsStaged, static_cast<double>(staged)));
-  families.push_back(
-      CheckpointGauge(Metric::kCheckpointWantedBytes, checkpoints, &CheckpointBytes::wanted));
-  families.push_back(
-      CheckpointGauge(Metric::kCheckpointResidentBytes, checkpoints, &CheckpointBytes::resident));
-  families.push_back(
-      CheckpointGauge(Metric::kCheckpointFailedBytes, checkpoints, &CheckpointBytes::failed));
+  using Figures = CheckpointFigures;
+  const auto add = [&](Metric metric, std::optional<double> (*value)(const Figures&)) {
+    families.push_back(CheckpointGauge(metric, checkpoints, value));
+  };
+  add(Metric::kCheckpointWantedBytes,
+      [](const Figures& of) { return std::optional(of.wanted_bytes); });
+  add(Metric::kCheckpointResidentBytes,
+      [](const Figures& of) { return std::optional(of.resident_bytes); });
+  add(Metric::kCheckpointFailedBytes,
+      [](const Figures& of) { return std::optional(of.failed_bytes); });
+  add(Metric::kStagingBytesPerSecond,
+      [](const Figures& of) { return std::optional(of.bytes_per_second); });
+  add(Metric::kStagingLeftSeconds, [](const Figures& of) { return of.left_seconds; });
   return families;
 }
 

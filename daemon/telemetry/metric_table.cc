@@ -75,6 +75,12 @@ constexpr MetricDescription kTable[] = {
      "Of the wanted bytes: those seen in the page cache.", kCheckpointLabels},
     {Metric::kCheckpointFailedBytes, "forestage_checkpoint_failed_bytes", MetricType::kGauge,
      "Of the wanted bytes: those the daemon could not read.", kCheckpointLabels},
+    {Metric::kStagingBytesPerSecond, "forestage_staging_bytes_per_second", MetricType::kGauge,
+     "Bytes made resident a second, over the last 4 seconds.", kCheckpointLabels},
+    {Metric::kStagingLeftSeconds, "forestage_staging_left_seconds", MetricType::kGauge,
+     "Time until all wanted bytes are resident or failed, at that rate; 0 when they are; no series "
+     "when it is unknown: nothing is wanted, or nothing comes.",
+     kCheckpointLabels},
     {Metric::kSessionsOpen,
      "forestage_sessions_open",
      MetricType::kGauge,

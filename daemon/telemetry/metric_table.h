@@ -21,6 +21,8 @@ enum class Metric : size_t {
   kCheckpointWantedBytes,
   kCheckpointResidentBytes,
   kCheckpointFailedBytes,
+  kStagingBytesPerSecond,
+  kStagingLeftSeconds,
   kSessionsOpen,
   kGroupsOpen,
   kSessionsEnded,
@@ -29,7 +31,7 @@ enum class Metric : size_t {
   kConsumedBytes,
   kClientMajorFaults,
 };
-inline constexpr size_t kMetricCount = 16;
+inline constexpr size_t kMetricCount = 18;
 
 enum class MetricType { kCounter, kGauge, kHistogram };
 // "counter", "gauge", "histogram": as in a # TYPE line.

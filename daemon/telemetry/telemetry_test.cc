@@ -340,6 +340,31 @@ TEST(TelemetryTest, CheckpointsAreAskedForAtEachScrape) {
   EXPECT_FALSE(without.samples.contains("forestage_checkpoint_wanted_bytes" + label));
 }
 
+TEST(TelemetryTest, ShowsRateAndTimeLeftOfStaging) {
+  CheckpointStoreFake store;
+  const auto staging = std::make_shared<StagedCheckpointFake>(
+      "a.safetensors", StagingProgress{.wanted_bytes = 30,
+                                       .resident_bytes = 10,
+                                       .bytes_per_second = 8,
+                                       .time_left = absl::Milliseconds(2500)});
+  const auto stalled = std::make_shared<StagedCheckpointFake>(
+      "b.safetensors", StagingProgress{.wanted_bytes = 30, .resident_bytes = 10});
+  store.checkpoints = {staging, stalled};
+  const std::unique_ptr<Telemetry> telemetry = MakeTelemetry();
+  telemetry->SetStore(&store);
+  const auto label = [](const StagedCheckpointFake& checkpoint) {
+    return absl::StrCat("{checkpoint=\"",
+                        checkpoint.signature_hex().substr(0, kCheckpointLabelDigits), "\"}");
+  };
+  const Exposition exposition = Scrape(*telemetry);
+  EXPECT_EQ(exposition.At("forestage_staging_bytes_per_second" + label(*staging)), 8);
+  EXPECT_EQ(exposition.At("forestage_staging_left_seconds" + label(*staging)), 2.5);
+  EXPECT_EQ(exposition.At("forestage_staging_bytes_per_second" + label(*stalled)), 0);
+  // Unknown is no series, so that nobody takes a number for it.
+  EXPECT_FALSE(exposition.samples.contains("forestage_staging_left_seconds" + label(*stalled)));
+  telemetry->SetStore(nullptr);
+}
+
 TEST(TelemetryTest, CheckpointsBeyondTheLimitAreAddedUp) {
   CheckpointStoreFake store;
   for (size_t i = 0; i < kCheckpointLabelsMax + 3; ++i) {

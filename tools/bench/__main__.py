@@ -8,11 +8,12 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 
 import amplification
-import catalog
+import catalog_part
 import document
 import figures
 import first_tensor
@@ -36,8 +37,9 @@ PARTS = {
     "loading": (loading.cases, ("disk", "slowfs-2ms", "slowfs-10ms"), 1000),
     "first": (first_tensor.cases, ("disk", "slowfs-2ms", "slowfs-10ms"), 1000),
     "amplification": (amplification.cases, ("loop",), 3),
-    "catalog": (catalog.cases, ("disk",), 1000),
 }
+# Not a matter of storage, nor of rounds that it shares with others.
+CATALOG = "catalog"
 EXAMPLES = """
 examples:
   ./dev bench --quick                            everything, smaller and with less certainty
@@ -109,8 +111,9 @@ def parse_arguments(arguments):
         prog="./dev bench", formatter_class=argparse.RawDescriptionHelpFormatter, epilog=EXAMPLES,
         description="Measures Forestage and other readers side by side, in interleaved rounds.")
     parser.add_argument("--quick", action="store_true", help="smaller checkpoints, 3 rounds")
-    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART",
-                        help=f"only these: {', '.join(PARTS)}")
+    parser.add_argument("--part", nargs="+", choices=[*PARTS, CATALOG],
+                        default=[*PARTS, CATALOG], metavar="PART",
+                        help=f"only these: {', '.join([*PARTS, CATALOG])}")
     parser.add_argument("--storage", nargs="+", choices=STORAGES, default=list(STORAGES),
                         metavar="STORAGE", help=f"only these: {', '.join(STORAGES)}")
     parser.add_argument("--only", nargs="+", metavar="ROW",
@@ -168,9 +171,8 @@ def measure_storage(context, arguments, storage_name, daemon, peers, report):
     count = arguments.rounds or (3 if arguments.quick else 7)
     with storages.storage_named(storage_name, context) as storage:
         report["storages"][storage_name] = storage.facts()
-        for part in arguments.part:
-            make_cases, on, rounds_max = PARTS[part]
-            if storage_name not in on:
+        for part, (make_cases, on, rounds_max) in PARTS.items():
+            if part not in arguments.part or storage_name not in on:
                 continue
             cases = [case for case in make_cases(context, storage, daemon, peers)
                      if not arguments.only or any(word in case.reader for word in arguments.only)]
@@ -202,6 +204,14 @@ def measure(context, arguments, report):
             except (storages.StorageUnavailable, OSError) as error:
                 report["left_out"].append(f"storage {name}: {error}")
                 context.tell(report["left_out"][-1])
+
+
+def measure_catalog(context, arguments, report):
+    try:
+        report["records"] += catalog_part.records(context, arguments.quick)
+    except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
+        report["left_out"].append(f"catalog: {error}")
+        context.tell(report["left_out"][-1])
 
 
 def merged(paths):
@@ -271,7 +281,10 @@ def main():
     report = {"commands": [" ".join(["./dev bench", *shown])], "machine": machine.facts(ROOT),
               "storages": {}, "left_out": [], "records": []}
     try:
-        measure(context, arguments, report)
+        if set(arguments.part) & set(PARTS):
+            measure(context, arguments, report)
+        if CATALOG in arguments.part:
+            measure_catalog(context, arguments, report)
     except programs.ReaderFailed as error:
         report["left_out"].append(str(error))
         return 1

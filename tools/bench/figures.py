@@ -103,14 +103,24 @@ def _loading(results):
     return found
 
 
-def _limits(results):
+def _catalog_row(storage, task, records):
+    (record,) = [record for record in records
+                 if record["part"] == "catalog" and record["task"] == task][-1:]
+    most, unit, value = record["extra"]["most"], record["unit"], record["value"]
+    return [Figure(storage, task, f"at most {most:.4g} {unit}", f"{value:.4g} {unit}",
+                   value <= most)]
+
+
+def _limits(results, records):
     """What has a highest value rather than somebody to beat."""
     found = []
     for (part, storage, task), readers in results.tasks.items():
         ours = readers.get("forestage")
         if ours is None:
             continue
-        if part == "amplification":
+        if part == "catalog":
+            found += _catalog_row(storage, task, records)
+        elif part == "amplification":
             most = 0 if task.endswith("warm restart") else AMPLIFICATION_MAX
             found.append(Figure(storage, task, f"at most {most:g} x", f"{ours.median:.4f} x",
                                 ours.median <= most))
@@ -126,4 +136,4 @@ def _limits(results):
 
 def evaluate(records):
     results = Results(records)
-    return _staging(results) + _loading(results) + _limits(results)
+    return _staging(results) + _loading(results) + _limits(results, records)

@@ -9,7 +9,11 @@ HEADINGS = ("reader", "median", "min", "max", "runs", "to the best other", "devi
 def number(value):
     if value is None:
         return "-"
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 20 else f"{value:.2f}"
+    if value >= 100:
+        return f"{value:.0f}"
+    if value >= 20:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.2g}"
 
 
 def times(value):

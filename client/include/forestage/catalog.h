@@ -40,6 +40,15 @@ struct TensorInfo {
   uint64_t bytes() const { return end - begin; }
 };
 
+// Tensors that stand behind each other in alphabetical (byte) order: positions [first, last).
+struct AlphabeticalRange {
+  size_t first = 0;
+  size_t last = 0;
+
+  size_t size() const { return last - first; }
+  bool empty() const { return first == last; }
+};
+
 // The catalog of an open session. Immutable and thread-safe; what it returns is valid as long as
 // it lives, and it may outlive its session.
 //
@@ -61,7 +70,16 @@ class Catalog {
 
   // File-order index of the tensor of exactly this name.
   std::optional<size_t> Find(absl::string_view name) const;
-  // File-order indexes of all tensors in alphabetical order, or of those whose name begins so.
+  // The tensors whose names begin so, in alphabetical order; all of them for "". Two binary
+  // searches, no allocation:
+  //   const AlphabeticalRange range = catalog.WithPrefix("model.layers.7.");
+  //   for (size_t position = range.first; position < range.last; ++position)
+  //     Use(catalog.tensor(catalog.AlphabeticalIndex(position)));
+  AlphabeticalRange WithPrefix(absl::string_view prefix) const;
+  // File-order index of the tensor at this alphabetical position. Requires:
+  // position < tensor_count().
+  size_t AlphabeticalIndex(size_t position) const;
+  // The same indexes at once.
   std::vector<size_t> Alphabetical(absl::string_view prefix = {}) const;
   // __metadata__ of a shard; nullopt when it has none. Requires: index < shard_count().
   std::optional<std::vector<std::pair<absl::string_view, absl::string_view>>> metadata(

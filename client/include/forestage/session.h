@@ -77,8 +77,12 @@ struct StagingStatus {
   uint64_t resident_bytes = 0;  // of these, in memory
   uint64_t failed_bytes = 0;    // of these, not readable by the daemon
   uint64_t read_bytes = 0;      // what the daemon read from storage
-  double staging_seconds = 0;
+  double staging_seconds = 0;   // from the first demand until complete, or until now
   bool complete = false;
+  // Brought into memory a second, over the last few seconds.
+  double bytes_per_second = 0;
+  // At this rate; 0 when complete. nullopt: unknown, since nothing is demanded or nothing comes.
+  std::optional<double> seconds_left = std::nullopt;
 };
 
 // Opens a checkpoint and gets its slices, from the daemon's reads when there is one, by reading the
