@@ -230,6 +230,15 @@ def test_what_has_a_limit_is_held_to_it():
     assert [figure.reached for figure in figures.evaluate(records)] == [False, True, True, False]
 
 
+def test_a_row_of_the_catalog_brings_its_own_limit():
+    row = record("forestage", 0.25, part="catalog", task="catalog built", unit="s",
+                 extra={"most": 0.3})
+    assert [(figure.wanted, figure.reached) for figure in figures.evaluate([row])] == [
+        ("at most 0.3 s", True)]
+    row["value"] = 0.31
+    assert not figures.evaluate([row])[0].reached
+
+
 def test_runs_that_failed_do_not_count():
     assert figures.evaluate([record("forestage", None, error="broken"), record("cat", 1.0)]) == []
 
@@ -258,6 +267,13 @@ def test_both_forms_name_machine_storage_and_figures():
     assert "./dev bench --rounds 2" in markdown and "**not reached**" in markdown
     assert "| forestage | 2.00 | 2.00 | 2.00 | 1 | 0.67 x | - |" in markdown
     json.dumps(made)
+
+
+@pytest.mark.parametrize("value, text", [
+    (None, "-"), (0.0, "0.00"), (1.234, "1.23"), (20.04, "20.0"), (250.4, "250"),
+    (0.0000012, "1.2e-06")])
+def test_numbers_have_three_figures_at_most_where_they_are_rates(value, text):
+    assert table.number(value) == text
 
 
 def test_a_report_of_nothing_says_so():
