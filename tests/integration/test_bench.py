@@ -36,3 +36,14 @@ def test_measures_compares_and_cleans_up(build_dir, data_dir, short_dir):
                            text=True, timeout=GUARD_SECONDS, check=False)
     assert again.returncode == 0, again.stderr
     assert again.stdout == finished.stdout
+
+
+def test_wrong_arguments_are_said_at_once():
+    for arguments in (["--rounds", "0"], ["--size", "4"], ["--storage", "tape"],
+                      ["--part", "amplification", "--storage", "disk"],
+                      ["--quick", "--write-docs"]):
+        finished = subprocess.run([sys.executable, BENCH, "--check", *arguments],
+                                  capture_output=True, text=True, timeout=GUARD_SECONDS,
+                                  check=False)
+        assert finished.returncode == 2, arguments
+        assert "error" in finished.stderr

@@ -262,6 +262,10 @@ def main():
     parser, arguments = parse_arguments(sys.argv[1:])
     if arguments.quick and arguments.write_docs:
         parser.error("--write-docs is for a full run")
+    if not arguments.report and CATALOG not in arguments.part and not any(
+            set(PARTS[part][1]) & set(arguments.storage) for part in arguments.part):
+        parser.error(f"{', '.join(arguments.part)} is not measured on "
+                     f"{', '.join(arguments.storage)}")
     if arguments.check:
         return 0
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
