@@ -1,0 +1,70 @@
+"""Part "amplification": bytes that the device gave over bytes that the ranks need."""
+
+import functools
+import subprocess
+import time
+
+import checkpoint_writer
+import page_cache
+import programs
+from loading import forestage_load
+from measurement import Case, Measurement
+
+RANKS = (1, 4, 8)
+JOINS_AT_PERCENT = (0, 40, 90, 100)
+
+
+def _staged_percent(context, daemon):
+    checkpoints = programs.forestage_json(context, "status", "--socket",
+                                          daemon.socket)["checkpoints"]
+    if not checkpoints:
+        return -1
+    # By protobuf's mapping to JSON, large numbers are text.
+    progress = checkpoints[0]["progress"]
+    wanted = int(progress["wanted_bytes"])
+    return 100 * int(progress["resident_bytes"]) / wanted if wanted else -1
+
+
+def _load_while_staging(context, daemon, directory, percent):
+    """8 ranks come when another session has brought so much into memory."""
+    holder = subprocess.Popen(
+        [context.program("bin/forestage"), "--json", "stage", "--socket", daemon.socket, directory],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        preexec_fn=programs.die_with_parent)
+    try:
+        deadline = time.monotonic() + programs.RUN_PATIENCE_SECONDS
+        joined_at = 0
+        while percent > 0 and (joined_at := _staged_percent(context, daemon)) < percent:
+            if time.monotonic() > deadline or holder.poll() is not None:
+                raise programs.ReaderFailed(f"staging did not come to {percent} %")
+        told = forestage_load(context, daemon, directory, 8, "view")
+    finally:
+        holder.terminate()
+        holder.wait()
+    return {"joined_at_percent": joined_at, "load": told}
+
+
+def cases(context, storage, daemon, peers):
+    del peers
+    directory = storage.checkpoint(context.staging_size(storage.name))
+    paths = checkpoint_writer.shard_paths(directory)
+    needed = page_cache.pages_of(paths) * page_cache.PAGE_BYTES
+
+    def load(ranks):
+        told = forestage_load(context, daemon, directory, ranks, "view")
+        return Measurement(0, told["node"]["load_seconds"], {"bytes": needed, "load": told})
+
+    def join(percent):
+        extra = _load_while_staging(context, daemon, directory, percent)
+        return Measurement(0, extra["load"]["node"]["load_seconds"], {"bytes": needed, **extra})
+
+    # The value is what the storage's counter says: Rounds puts it in.
+    make = functools.partial(Case, "amplification", storage.name, reader="forestage", paths=paths,
+                             unit="x needed", kind="ours")
+    return [
+        *(make(f"device bytes, N={ranks}", state="cold", run=functools.partial(load, ranks))
+          for ranks in RANKS),
+        *(make(f"device bytes, N=8 joins at {percent} %", state="cold",
+               run=functools.partial(join, percent)) for percent in JOINS_AT_PERCENT),
+        make("device bytes, N=8, warm restart", state="warm", run=functools.partial(load, 8)),
+    ]
