@@ -1,6 +1,7 @@
 #include "common/io_uring_support.h"
 
 #include <cerrno>
+#include <utility>
 
 #include <sys/syscall.h>
 
@@ -17,16 +18,17 @@ using ::testing::HasSubstr;
 TEST(IoUringSupportTest, IsFoundByUsingIt) { EXPECT_OK(CheckIoUring()); }
 
 TEST(IoUringSupportTest, NamesTheRefusedCallAndWhatToAllow) {
-  for (const auto& [call, name] : {std::pair{SYS_io_uring_setup, "io_uring_setup"},
-                                   std::pair{SYS_io_uring_register, "io_uring_register"},
-                                   std::pair{SYS_io_uring_enter, "io_uring_enter"}}) {
+  for (const std::pair<long, const char*>& refused :
+       {std::pair<long, const char*>{SYS_io_uring_setup, "io_uring_setup"},
+        std::pair<long, const char*>{SYS_io_uring_register, "io_uring_register"},
+        std::pair<long, const char*>{SYS_io_uring_enter, "io_uring_enter"}}) {
     ChildProcess child([&] {
-      ASSERT_TRUE(ForbidForTest(call, EPERM));
-      EXPECT_THAT(CheckIoUring(),
-                  StatusIs(absl::StatusCode::kPermissionDenied,
-                           AllOf(HasSubstr(name), HasSubstr("seccomp"), HasSubstr("EPERM"))));
+      ASSERT_TRUE(ForbidForTest(refused.first, EPERM));
+      EXPECT_THAT(CheckIoUring(), StatusIs(absl::StatusCode::kPermissionDenied,
+                                           AllOf(HasSubstr(refused.second), HasSubstr("seccomp"),
+                                                 HasSubstr("EPERM"))));
     });
-    EXPECT_EQ(child.Wait(), 0) << name;
+    EXPECT_EQ(child.Wait(), 0) << refused.second;
   }
 }
 
