@@ -301,6 +301,15 @@ def test_results_go_between_the_markers_only():
         document.replace_between_markers("no markers", "new")
 
 
+def test_page_and_picture_are_written(tmp_path):
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "docs" / "performance.md"
+    page.write_text(f"before\n{document.BEGIN}\n{document.END}\n")
+    document.write(report([record("forestage", 2.0), record("cat", 3.0)]), tmp_path)
+    assert "### Staging, disk (sda, read_ahead_kb 128, max_sectors_kb 512)" in page.read_text()
+    xml.etree.ElementTree.parse(tmp_path / "docs" / "performance.svg")
+
+
 # Checkpoints
 
 @pytest.mark.parametrize("mib", [16, 300, 4096])

@@ -81,7 +81,7 @@ class Rounds:
             record["wall_seconds"] = time.monotonic() - begun
             after = self._storage.read_bytes()
             if case.must_fill:
-                page_cache.prove_warm(case.paths)
+                page_cache.prove_warm(case.paths, page_cache.FILLED_SHARE_MIN)
             if before is not None and after is not None:
                 record["device_bytes"] = after - before
             record.update(value=measured.value, seconds=measured.seconds, extra=measured.extra)
