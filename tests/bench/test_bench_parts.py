@@ -121,6 +121,9 @@ class StorageWithoutCounter:
 class ContextForTest:
     slow_seconds = 5
 
+    def is_late(self):
+        return False
+
     def tell(self, text):
         pass
 
@@ -157,6 +160,16 @@ def test_a_slow_reader_is_run_less_often():
                           case("fast", lambda: Measurement(1, 1))], 7)
     runs = [found["reader"] for found in records]
     assert (runs.count("slow"), runs.count("fast")) == (rounds.SLOW_RUNS, 7)
+
+
+def test_when_time_is_up_there_are_as_many_rounds_as_a_spread_needs():
+    class LateContext(ContextForTest):
+        def is_late(self):
+            return True
+
+    records = rounds.Rounds(LateContext(), StorageWithoutCounter(), [
+        case("reader", lambda: Measurement(1, 1))]).run(7)
+    assert len(records) == rounds.SLOW_RUNS
 
 
 def test_only_the_best_of_a_pool_go_on():

@@ -29,6 +29,9 @@ class Rounds:
             if number == 1:
                 left = (time.monotonic() - begun) * (count - 1)
                 self._context.tell(f"about {left / 60:.1f} minutes more for this part")
+            if number >= SLOW_RUNS and self._context.is_late():
+                self._context.tell(f"time is up: {number} rounds instead of {count}")
+                break
             # Nobody is always the one that runs after the slowest, or first.
             shift = number % max(1, len(self._cases))
             for case in self._cases[shift:] + self._cases[:shift]:
