@@ -121,6 +121,9 @@ class StorageWithoutCounter:
 class ContextForTest:
     slow_seconds = 5
 
+    def is_late(self):
+        return False
+
     def tell(self, text):
         pass
 
@@ -157,6 +160,16 @@ def test_a_slow_reader_is_run_less_often():
                           case("fast", lambda: Measurement(1, 1))], 7)
     runs = [found["reader"] for found in records]
     assert (runs.count("slow"), runs.count("fast")) == (rounds.SLOW_RUNS, 7)
+
+
+def test_when_time_is_up_there_are_as_many_rounds_as_a_spread_needs():
+    class LateContext(ContextForTest):
+        def is_late(self):
+            return True
+
+    records = rounds.Rounds(LateContext(), StorageWithoutCounter(), [
+        case("reader", lambda: Measurement(1, 1))]).run(7)
+    assert len(records) == rounds.SLOW_RUNS
 
 
 def test_only_the_best_of_a_pool_go_on():
@@ -299,6 +312,15 @@ def test_results_go_between_the_markers_only():
     assert document.replace_between_markers(new, "new\n") == new
     with pytest.raises(ValueError):
         document.replace_between_markers("no markers", "new")
+
+
+def test_page_and_picture_are_written(tmp_path):
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "docs" / "performance.md"
+    page.write_text(f"before\n{document.BEGIN}\n{document.END}\n")
+    document.write(report([record("forestage", 2.0), record("cat", 3.0)]), tmp_path)
+    assert "### Staging, disk (sda, read_ahead_kb 128, max_sectors_kb 512)" in page.read_text()
+    xml.etree.ElementTree.parse(tmp_path / "docs" / "performance.svg")
 
 
 # Checkpoints

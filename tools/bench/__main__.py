@@ -74,6 +74,7 @@ class Context:
         self.slow_seconds = arguments.slow_seconds
         self._build = os.path.abspath(arguments.build)
         self._sizes = sizes
+        self._seconds_max = (arguments.minutes or 24 * 60) * 60
         self._begun = time.monotonic()
 
     def program(self, name):
@@ -87,6 +88,9 @@ class Context:
 
     def checkpoint_sizes(self, storage):
         return {self.staging_size(storage), self.loading_size(storage)}
+
+    def is_late(self):
+        return time.monotonic() > self._begun + self._seconds_max
 
     def tell(self, text):
         minutes, seconds = divmod(int(time.monotonic() - self._begun), 60)
@@ -124,6 +128,8 @@ def parse_arguments(arguments):
     parser.add_argument("--slow-size", type=parse_size, help="checkpoint on slowfs")
     parser.add_argument("--slow-seconds", type=float, default=5,
                         help="a reader that takes longer is run 3 times only (default 5)")
+    parser.add_argument("--minutes", type=positive,
+                        help="afterwards no part gets more than 3 rounds")
     parser.add_argument("--directory", default=os.path.join(ROOT, "build", "bench"),
                         help="where checkpoints and the loop device's image are made and kept "
                         "(default build/bench)")

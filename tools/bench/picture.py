@@ -17,12 +17,14 @@ MARGIN = 16
 COLUMNS = 2
 
 STYLE = """
+.page { fill: #ffffff; }
 text { font: 12px sans-serif; fill: #1f2328; }
 .title { font-weight: bold; }
 .ours { fill: #1a7f37; }
 .peer { fill: #8c959f; }
 .limit { fill: #54aeff; }
 @media (prefers-color-scheme: dark) {
+  .page { fill: #0d1117; }
   text { fill: #e6edf3; }
   .ours { fill: #3fb950; }
   .peer { fill: #6e7681; }
@@ -94,4 +96,6 @@ def draw(records):
         f'<svg xmlns="{name_space}" width="{width}" height="{bottom}" '
         f'viewBox="0 0 {width} {bottom}" role="img" '
         'aria-label="Rates of Forestage and of other readers">',
-        f"<style>{STYLE}</style>", *lines, "</svg>"]) + "\n"
+        # A page may be dark where its reader's system is light: text on a ground of its own is seen.
+        f"<style>{STYLE}</style>", '<path class="page" d="M0 0H%dV%dH0z"/>' % (width, bottom),
+        *lines, "</svg>"]) + "\n"

@@ -72,8 +72,10 @@ def _aligned(rows):
 
 
 def storage_line(name, facts):
-    return (f"{name} ({facts.get('device', '?')}, read_ahead_kb {facts.get('read_ahead_kb', '?')}, "
-            f"max_sectors_kb {facts.get('max_sectors_kb', '?')})")
+    if not facts:
+        return name
+    return (f"{name} ({facts['device']}, read_ahead_kb {facts['read_ahead_kb']}, "
+            f"max_sectors_kb {facts['max_sectors_kb']})")
 
 
 def machine_line(machine):
