@@ -1,6 +1,7 @@
 #include "daemon/memory/cgroup_chain.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <utility>
 

@@ -572,7 +572,8 @@ void SessionRegistry::End(SessionId id, absl::string_view outcome, const absl::S
   group->second->Leave(id);
   if (group->second->empty()) {
     groups_.erase(group);
-  } else {
+  } else if (!draining_) {
+    // Another rank's checkpoint may be the group's now.
     StartReading(*group->second);
   }
   const absl::Status answer =

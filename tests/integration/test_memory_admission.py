@@ -28,7 +28,7 @@ def resident_bytes(directory):
 
 
 def test_what_does_not_fit_is_loaded_natively_with_the_numbers(
-    start_daemon, build_dir, make_cold_model, digests_path, check_digests, data_dir
+    start_daemon, build_dir, make_cold_model, digests_path, check_digests
 ):
     directory = make_cold_model("checkpoint", 8)
     daemon = start_daemon(
@@ -159,9 +159,7 @@ def test_a_leased_checkpoint_stays_whole_in_a_cgroup_that_cannot_hold_another(
 ):
     group = memory_cgroup(128 * MIB)
     a, b = make_cold_model("a", 72, seed=1), make_cold_model("b", 72, seed=2)
-    daemon = start_daemon(
-        flags=[*SMALL_EXTENTS, "--memory-headroom", "0"], wrapper=group.wrapper
-    )
+    daemon = start_daemon(flags=[*SMALL_EXTENTS, "--memory-headroom", "0"], wrapper=group.wrapper)
     cli = Cli(build_dir, daemon.socket)
     holder = start_rank(a, socket=daemon.socket, flags=["--hold"])
     assert holder.expect("opened")["decision"]["effective"] == STAGED
@@ -179,6 +177,32 @@ def test_a_leased_checkpoint_stays_whole_in_a_cgroup_that_cannot_hold_another(
     admitted = cli.load(b, ranks=2, digests=tmp_path / "admitted")
     assert {rank["effective"] for rank in admitted["ranks"]} == {STAGED}
     assert group.oom_kills == 0
+
+
+def test_a_limit_is_found_in_a_cgroup_namespace_of_its_own(
+    memory_cgroup, start_daemon, build_dir, make_cold_model, digests_path, tmp_path
+):
+    group = memory_cgroup(96 * MIB)
+    mount_point = tmp_path / "a b"
+    mount_point.mkdir()
+    wrapper = group.wrapper_in_namespace(f"'{mount_point}'")
+    daemon = start_daemon(flags=SMALL_EXTENTS, wrapper=wrapper)
+    cli = Cli(build_dir, daemon.socket)
+    refused = cli.load(make_cold_model("large", 100), ranks=1, digests=digests_path)
+    assert refused["ranks"][0]["effective"] == "native"
+    assert f"of cgroup {mount_point} 96.00 MiB - " in refused["ranks"][0]["reason"]
+    assert f"of cgroup {mount_point} 96.00 MiB - " in daemon.status()["memory"]["bound"]
+
+
+def test_a_limit_that_cannot_be_seen_is_said_and_stops_nothing(
+    memory_cgroup, start_daemon, build_dir, make_cold_model
+):
+    group = memory_cgroup(256 * MIB)
+    daemon = start_daemon(flags=SMALL_EXTENTS, wrapper=group.wrapper_in_namespace())
+    assert any("no mount shows it" in text for text in daemon.status()["memory"]["unknown"])
+    cli = Cli(build_dir, daemon.socket)
+    staged = cli.json("stage", make_cold_model("checkpoint", 8), "--once")
+    assert staged["resident_bytes"] == staged["bytes"]
 
 
 def test_staging_takes_no_memory_of_the_daemon_that_grows_with_the_checkpoint(

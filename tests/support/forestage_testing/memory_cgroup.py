@@ -41,6 +41,13 @@ class MemoryCgroup:
         """Before a command, so that it runs in the group."""
         return ["sh", "-c", f'echo $$ > {self.path}/cgroup.procs && exec "$@"', "sh"]
 
+    def wrapper_in_namespace(self, mount_point=None):
+        """The same with the group as the root of a cgroup namespace, as in a container; seen at
+        `mount_point`, or nowhere."""
+        kind = "cgroup -o memory" if self.version == 1 else "cgroup2"
+        mount = f"mount -t {kind} none {mount_point} && " if mount_point else ""
+        return [*self.wrapper, "unshare", "-C", "-m", "sh", "-c", f'{mount}exec "$@"', "sh"]
+
     def _rows(self, name):
         lines = (self.path / name).read_text().splitlines()
         return {key: int(value) for key, value in (line.split(" ") for line in lines)}
