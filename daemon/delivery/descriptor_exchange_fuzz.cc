@@ -11,12 +11,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,6 @@
 #include "common/check.h"
 #include "common/descriptor_passing.h"
 #include "common/memfd.h"
-#include "common/temporary_directory_for_test.h"
 #include "daemon/delivery/descriptor_exchange.h"
 
 namespace forestage {
@@ -90,6 +90,17 @@ class DirectoryFake : public DeliveryDirectory {
   size_t admitted_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
+// Goes when the fuzzer ends.
+const char* MakeFolder() {
+  static char name[] = "/tmp/descriptor_exchange_fuzz.XXXXXX";
+  CHECK(mkdtemp(name) != nullptr);
+  std::atexit([] {
+    std::error_code ignored;
+    std::filesystem::remove_all(name, ignored);
+  });
+  return name;
+}
+
 // The exchange of this process, for all inputs.
 struct World {
   World() {
@@ -109,8 +120,7 @@ struct World {
     return fd;
   }
 
-  const TemporaryDirectoryForTest folder;
-  const std::string path = folder.File("d.sock");
+  const std::string path = std::string(MakeFolder()) + "/d.sock";
   DirectoryFake directory;
   std::unique_ptr<DescriptorExchange> exchange;
 };
@@ -159,9 +169,15 @@ void SendAll(const World& world, int file, absl::Span<const uint8_t> input) {
   }
 }
 
+// Without pipes, which the fuzzer has to its symbolizer.
 size_t OpenDescriptors() {
-  return static_cast<size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
-                                           std::filesystem::directory_iterator()));
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (!gone && target.rfind("pipe:", 0) != 0) ++count;
+  }
+  return count;
 }
 
 }  // namespace
