@@ -289,5 +289,58 @@ TEST(DescriptorPassingTest, ASenderAheadOfItsReceiverWaitsForDescriptorsInFlight
   EXPECT_EQ(child.Wait(), 0);
 }
 
+TEST(DescriptorPassingTest, PeekLeavesTheMessageAndTakesNoDescriptor) {
+  const SocketPair pair;
+  EXPECT_THAT(PeekDescriptorMessage(pair.second.get(), 16).status(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("")));
+  const std::vector<UniqueFd> files = MakeNumbered(2);
+  ASSERT_OK(SendDescriptorMessage(pair.first.get(), AsBytes("hello"), NumbersOf(files), Far()));
+  const size_t before = OpenDescriptorCount();
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_OK_AND_ASSIGN(const DescriptorMessage peeked,
+                         PeekDescriptorMessage(pair.second.get(), 3));
+    EXPECT_EQ(AsText(peeked.bytes), "hel");
+    EXPECT_TRUE(peeked.bytes_truncated);
+    EXPECT_TRUE(peeked.descriptors.empty());
+  }
+  EXPECT_EQ(OpenDescriptorCount(), before);
+  ASSERT_OK_AND_ASSIGN(const DescriptorMessage message,
+                       ReceiveDescriptorMessage(pair.second.get(), 16, Far()));
+  EXPECT_EQ(AsText(message.bytes), "hello");
+  ExpectNumbered(message.descriptors);
+}
+
+TEST(DescriptorPassingTest, DiscardDropsOneMessageWithItsDescriptors) {
+  const SocketPair pair;
+  DiscardDescriptorMessage(pair.second.get());
+  int ends[2] = {};
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  ASSERT_OK(SendDescriptorMessage(pair.first.get(), AsBytes("first"), {writer.get()}, Far()));
+  ASSERT_OK(SendDescriptorMessage(pair.first.get(), AsBytes("second"), {}, Far()));
+  writer.Reset();
+  DiscardDescriptorMessage(pair.second.get());
+  char byte = 0;
+  EXPECT_EQ(read(reader.get(), &byte, 1), 0) << "nobody holds the other end";
+  ASSERT_OK_AND_ASSIGN(const DescriptorMessage message,
+                       ReceiveDescriptorMessage(pair.second.get(), 16, Far()));
+  EXPECT_EQ(AsText(message.bytes), "second");
+}
+
+TEST(DescriptorPassingTest, TakesNoMoreDescriptorsThanAskedFor) {
+  const std::vector<UniqueFd> files = MakeNumbered(5);
+  // Odd and even: the kernel would use padding behind an odd number.
+  for (const size_t wanted : {0u, 1u, 2u, 3u, 4u, 5u}) {
+    const SocketPair pair;
+    ASSERT_OK(SendDescriptorMessage(pair.first.get(), AsBytes("m"), NumbersOf(files), Far()));
+    ASSERT_OK_AND_ASSIGN(const DescriptorMessage message,
+                         ReceiveDescriptorMessage(pair.second.get(), 16, Far(), wanted));
+    EXPECT_EQ(message.descriptors.size(), wanted);
+    EXPECT_EQ(message.descriptors_truncated, wanted < 5);
+    ExpectNumbered(message.descriptors);
+  }
+}
+
 }  // namespace
 }  // namespace forestage

@@ -384,6 +384,8 @@ grpc::ServerBidiReactor<v1::SessionRequest, v1::SessionEvent>* SessionService::O
   return stream.get();
 }
 
+size_t SessionService::stream_count() const { return streams_->All().size(); }
+
 void SessionService::Sweep() {
   const absl::Time now = absl::Now();
   for (const std::shared_ptr<SessionStream>& stream : streams_->All()) stream->OnSweep(now);

@@ -40,6 +40,8 @@ class SessionService final : public v1::SessionService::CallbackService {
   // Ends streams whose `open` does not come, and cuts off those whose client does not read how they
   // ended. To be called now and then.
   void Sweep();
+  // Streams that gRPC has now.
+  size_t stream_count() const;
 
  private:
   class Streams;

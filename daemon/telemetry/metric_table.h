@@ -33,7 +33,7 @@ enum class Metric : size_t {
   kMemoryLeasedBytes,
   kAdmissionsRefused,
 };
-inline constexpr size_t kMetricCount = 18;
+inline constexpr size_t kMetricCount = 20;
 
 enum class MetricType { kCounter, kGauge, kHistogram };
 // "counter", "gauge", "histogram": as in a # TYPE line.

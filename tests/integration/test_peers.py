@@ -3,16 +3,23 @@
 docs/security.md says what is promised.
 """
 
+import contextlib
 import os
+import random
 import shutil
+import socket
+import sys
 
+import grpc
 import pytest
 
-from forestage_testing import checkpoints
+from forestage_testing import checkpoints, token_thief
 from forestage_testing.cli import Cli, read_digests
-from forestage_testing.processes import run
+from forestage_testing.processes import anonymous_bytes, descriptor_count, run, wait_until
+from forestage_testing.raw_rank import DELIVERY, RawRank
 
 NOBODY = 65534
+STAGED = "rank_striped_read_ahead"
 GROUP = 4242
 
 
@@ -30,6 +37,73 @@ def daemon_with_group(start_daemon, need_root):
     return daemon
 
 
+@pytest.fixture
+def raw_rank():
+    """Opens sessions that break rules: raw_rank(daemon, shards=[...])."""
+    opened = []
+
+    def open_one(daemon, **options):
+        rank = RawRank(daemon, **options)
+        opened.append(rank)
+        return rank
+
+    yield open_one
+    for rank in opened:
+        rank.close()
+
+
+@pytest.fixture
+def victim(start_rank, data_dir):
+    """A load that is in the middle while others do harm: `with victim(daemon): ...`."""
+
+    @contextlib.contextmanager
+    def load(daemon):
+        directory = data_dir / "victim"
+        checkpoints.make_model(directory, shards=2, mib=4)
+        rank = start_rank(
+            directory, socket=daemon.socket, group="victim", flags=["--pause-after", "2"]
+        )
+        assert rank.expect("opened")["decision"]["effective"] == STAGED
+        rank.expect("paused")
+        yield
+        rank.resume()
+        done = rank.finish()
+        assert done["decision"]["effective"] == STAGED
+        assert rank.digests(done) == checkpoints.expected_digests(directory, 1, "all")
+
+    return load
+
+
+def descriptors_at_rest(daemon):
+    """How many the daemon has, the connection included by which a test learns the messages."""
+    daemon.message_descriptor("forestage.v1.SessionRequest")
+    return descriptor_count(daemon.pid)
+
+
+def first_shard(data_dir):
+    directory = data_dir / "bait"
+    checkpoints.make_model(directory, shards=1, mib=1)
+    return str(next(directory.glob("*.safetensors")))
+
+
+def as_nobody(program, open_dir, *, groups):
+    """A program that runs this one as another user. Not by Popen(user=...), which forks this
+    process with all that gRPC has in it.
+    """
+    copy = program
+    if os.path.dirname(program) != open_dir:
+        copy = shutil.copy(program, open_dir)
+    wrapper = os.path.join(open_dir, f"as-nobody-{os.path.basename(program)}")
+    of_groups = f"--groups {','.join(map(str, groups))}" if groups else "--clear-groups"
+    with open(wrapper, "w", encoding="utf-8") as file:
+        file.write(
+            f"#!/bin/sh\nexec setpriv --reuid {NOBODY} --regid {NOBODY} {of_groups} "
+            f'{copy} "$@"\n'
+        )
+    os.chmod(wrapper, 0o755)
+    return wrapper
+
+
 def load_as(build_dir, socket, open_dir, *, groups):
     """Loads as a user who is not the daemon's, with right bytes in any case; the ranks' JSON."""
     checkpoint = os.path.join(open_dir, "checkpoint")
@@ -39,17 +113,9 @@ def load_as(build_dir, socket, open_dir, *, groups):
         for name in names:
             os.chmod(os.path.join(path, name), 0o644)
     cli = Cli(build_dir, socket)
-    cli.program = shutil.copy(cli.program, open_dir)
+    cli.program = as_nobody(cli.program, open_dir, groups=groups)
     digests = os.path.join(open_dir, "digests")
-    result = cli.load(
-        checkpoint,
-        ranks=2,
-        digests=digests,
-        user=NOBODY,
-        group=NOBODY,
-        extra_groups=groups,
-        cwd=open_dir,
-    )
+    result = cli.load(checkpoint, ranks=2, digests=digests, cwd=open_dir)
     assert read_digests(digests) == checkpoints.expected_digests(checkpoint, 2, "all")
     return result["ranks"]
 
@@ -71,13 +137,12 @@ def test_without_the_group_there_is_no_connection(build_dir, daemon_with_group, 
 
 def test_a_member_of_the_group_is_no_administrator(build_dir, daemon_with_group, open_dir):
     cli = Cli(build_dir, daemon_with_group.socket)
-    cli.program = shutil.copy(cli.program, open_dir)
-    who = {"user": NOBODY, "group": NOBODY, "extra_groups": [GROUP], "cwd": open_dir}
-    cli.run("health", **who)
-    finished = cli.run("status", code=1, **who)
+    cli.program = as_nobody(cli.program, open_dir, groups=[GROUP])
+    cli.run("health", cwd=open_dir)
+    finished = cli.run("status", code=1, cwd=open_dir)
     assert "administrators" in finished.stderr
     # Nor by the socket that lets it in.
-    finished = cli.run("status", "--admin-socket", daemon_with_group.socket, code=1, **who)
+    finished = cli.run("status", "--admin-socket", daemon_with_group.socket, code=1, cwd=open_dir)
     assert daemon_with_group.admin_socket in finished.stderr
 
 
@@ -105,3 +170,319 @@ def test_a_directory_that_everybody_may_write_is_refused_at_the_start(build_dir,
     )
     assert finished.code not in (0, None)
     assert "everybody may write" in finished.stderr and open_dir in finished.stderr
+
+
+def steal(daemon, token, shard, open_dir, *, as_other_user):
+    """What another process gets that presents the token: the answers to a batch and a delivery."""
+    shard = shutil.copy(shard, open_dir)
+    os.chmod(shard, 0o644)
+    program = os.path.join(open_dir, "token_thief.py")
+    with open(token_thief.__file__, encoding="utf-8") as source:
+        text = source.read()
+    with open(program, "w", encoding="utf-8") as file:
+        file.write(f"#!{os.path.realpath(sys.executable)} -I\n{text}")
+    os.chmod(program, 0o755)
+    if as_other_user:
+        program = as_nobody(program, open_dir, groups=[GROUP])
+    return run([program, daemon.socket, token.hex(), shard], cwd=open_dir).json
+
+
+def test_a_token_serves_the_process_that_it_was_given_to_only(
+    daemon_with_group, raw_rank, data_dir, open_dir
+):
+    daemon = daemon_with_group
+    shard = first_shard(data_dir)
+    owner = raw_rank(daemon, shards=[shard])
+    for as_other_user in (False, True):
+        for answer in steal(daemon, owner.token, shard, open_dir, as_other_user=as_other_user):
+            assert answer["code"] == "PERMISSION_DENIED"
+            assert "another process's" in answer["message"]
+            assert answer["received"] == 0
+    # The owner is none the worse.
+    connection = owner.descriptors()
+    with open(shard, "rb") as file:
+        assert connection.exchange(owner.token, [file.fileno()]).accepted_count == 1
+    delivered = connection.exchange(owner.token, kind=DELIVERY)
+    assert delivered.ok and len(delivered.descriptors) == 2
+    for descriptor in delivered.descriptors:
+        os.close(descriptor)
+    assert owner.wait_for("decision").decision.activated
+
+
+def test_wrong_and_stale_tokens_are_refused(daemon, raw_rank, data_dir):
+    shard = first_shard(data_dir)
+    rank = raw_rank(daemon, shards=[shard])
+    with open(shard, "rb") as file:
+        for kind, descriptors in ((1, [file.fileno()]), (DELIVERY, [])):
+            answer = rank.descriptors().exchange(bytes(16), descriptors, kind=kind)
+            assert answer.name == "PERMISSION_DENIED"
+        # The session is as it was.
+        assert rank.descriptors().exchange(rank.token, [file.fileno()]).accepted_count == 1
+        rank.wait_for("decision")
+        rank.close()
+        daemon.wait_for_no_sessions()
+        for kind, descriptors in ((1, [file.fileno()]), (DELIVERY, [])):
+            answer = rank.descriptors().exchange(rank.token, descriptors, kind=kind)
+            assert answer.name == "PERMISSION_DENIED"
+            assert "its session is over" in answer.message
+
+
+@contextlib.contextmanager
+def descriptor_of(kind, shard, directory):
+    """(descriptor, what the refusal says)"""
+    not_regular, not_readable = "not a regular file", "not open for reading"
+    with contextlib.ExitStack() as stack:
+
+        def opened(path, flags):
+            descriptor = os.open(path, flags)
+            stack.callback(os.close, descriptor)
+            return descriptor
+
+        if kind == "fifo":
+            os.mkfifo(directory / "fifo")
+            yield opened(directory / "fifo", os.O_RDWR), not_regular
+        elif kind == "socket":
+            pair = socket.socketpair()
+            stack.callback(pair[0].close)
+            stack.callback(pair[1].close)
+            yield pair[0].fileno(), not_regular
+        elif kind == "eventfd":
+            descriptor = os.eventfd(0)
+            stack.callback(os.close, descriptor)
+            yield descriptor, not_regular
+        elif kind == "directory":
+            yield opened(directory, os.O_RDONLY), not_regular
+        elif kind == "device":
+            yield opened("/dev/zero", os.O_RDONLY), not_regular
+        elif kind == "proc":
+            yield opened("/proc/self/maps", os.O_RDONLY), "files of proc are not served"
+        elif kind == "sysfs":
+            yield opened("/sys/kernel/mm/transparent_hugepage/enabled", os.O_RDONLY), "files of sysfs"
+        elif kind == "path only":
+            yield opened(shard, os.O_PATH), not_readable
+        elif kind == "write only":
+            yield opened(shard, os.O_WRONLY), not_readable
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("fifo", "socket", "eventfd", "directory", "device"),
+        *("proc", "sysfs", "path only", "write only"),
+    ],
+)
+def test_descriptors_that_are_no_weights_are_refused_by_name(
+    daemon, raw_rank, data_dir, victim, kind
+):
+    shard = first_shard(data_dir)
+    with victim(daemon), descriptor_of(kind, shard, data_dir) as (descriptor, why):
+        before = descriptors_at_rest(daemon)
+        rank = raw_rank(daemon, shards=[shard])
+        connection = rank.descriptors()
+        assert connection.exchange(rank.token, [descriptor]).accepted_count == 1
+        code, message = rank.end()
+        assert code == grpc.StatusCode.INVALID_ARGUMENT
+        assert why in message and os.path.basename(shard) in message
+        connection.close()
+        rank.close()
+        wait_until(lambda: descriptor_count(daemon.pid) <= before, "its descriptors to go")
+
+
+def test_storage_that_never_answers_holds_up_its_own_user_only(
+    build_dir, start_daemon, raw_rank, data_dir, mount_slowfs, open_dir, need_root
+):
+    """More sessions hang than the daemon may have threads for one user."""
+    daemon = start_daemon(
+        flags=[
+            *("--extent-size", "256KiB", "--socket-group", GROUP),
+            *("--descriptor-timeout", "2s", "--sessions-per-uid-max", "48"),
+        ]
+    )
+    os.chmod(daemon.directory, 0o755)
+    before = descriptors_at_rest(daemon)
+    shard = first_shard(data_dir)
+    slowfs = mount_slowfs(os.path.dirname(shard))
+    slowfs.hold("*")
+    hung_path = str(slowfs.mount / os.path.basename(shard))
+    descriptor = os.open(hung_path, os.O_RDONLY)
+    ranks = []
+    for number in range(48):
+        rank = raw_rank(daemon, shards=[hung_path], group=f"hung{number}")
+        assert rank.descriptors().exchange(rank.token, [descriptor]).accepted_count == 1
+        ranks.append(rank)
+    slowfs.wait_until_held()
+    # Another user is served as ever.
+    others = load_as(build_dir, daemon.socket, open_dir, groups=[GROUP])
+    assert [rank["effective"] for rank in others] == [STAGED] * 2
+    for rank in ranks:
+        code, message = rank.end()
+        assert code == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "descriptor-timeout" in message
+    # What hangs counts for this user until storage lets go of it.
+    with pytest.raises(grpc.RpcError) as refused:
+        raw_rank(daemon, shards=[hung_path], group="one more")
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "sessions-per-uid-max" in refused.value.details()
+    slowfs.release()
+    os.close(descriptor)
+    for rank in ranks:
+        rank.close()
+
+    def served_again():
+        try:
+            raw_rank(daemon, shards=[shard], group="served again").close()
+        except grpc.RpcError:
+            return False
+        return True
+
+    wait_until(served_again, "the user to be served again")
+    # gRPC's own (a poller's) stay; those of 48 sessions do not.
+    wait_until(lambda: descriptor_count(daemon.pid) <= before + 8, "descriptors to go")
+
+
+def test_garbage_and_half_messages_end_their_own_connections_only(
+    daemon, raw_rank, data_dir, victim
+):
+    shard = first_shard(data_dir)
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    with victim(daemon):
+        before = descriptors_at_rest(daemon)
+        connections = []
+        for _ in range(50):
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.connect(daemon.socket)
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[: rng.randrange(25)])
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                connection.sendall(rng.randbytes(rng.randrange(2000)))
+            connections.append(connection)
+        for _ in range(50):
+            rank = raw_rank(daemon, shards=[shard])
+            exchange = rank.descriptors()
+            exchange.send_bytes(rng.randbytes(rng.randrange(1, 1500)), [0] * rng.randrange(4))
+            answer = exchange.receive()
+            assert answer.name == "INVALID_ARGUMENT"
+            assert exchange.receive() is None
+            exchange.close()
+            rank.close()
+        for _ in range(10):
+            rank = raw_rank(daemon, shards=[shard], open_now=False)
+            rank.send_bytes(b"\xff" + rng.randbytes(rng.randrange(100)))
+            code, _ = rank.end()
+            assert code not in (grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE)
+            rank.close()
+        for connection in connections:
+            connection.close()
+        wait_until(lambda: descriptor_count(daemon.pid) <= before, "descriptors to go")
+
+
+def test_batches_that_are_not_as_announced_end_the_session(daemon, raw_rank, data_dir, victim):
+    shard = first_shard(data_dir)
+    with victim(daemon), open(shard, "rb") as file:
+        before = descriptors_at_rest(daemon)
+        for sent in (0, 2, 200):
+            rank = raw_rank(daemon, shards=[shard])
+            exchange = rank.descriptors()
+            answer = exchange.exchange(rank.token, [file.fileno()] * sent, count=1)
+            assert answer.name == "INVALID_ARGUMENT" and "batch of 1" in answer.message
+            code, message = rank.end()
+            assert code == grpc.StatusCode.INVALID_ARGUMENT and "batch of 1" in message
+            exchange.close()
+            rank.close()
+        # A gap, and more than the open request named: the session may go on.
+        rank = raw_rank(daemon, shards=[shard])
+        for options in ({"first": 1, "count": 1}, {"first": 0, "count": 2}):
+            answer = rank.descriptors().exchange(rank.token, [file.fileno()] * 2, **options)
+            assert answer.name == "INVALID_ARGUMENT" and "0 of 1 have come" in answer.message
+        assert rank.descriptors().exchange(rank.token, [file.fileno()]).accepted_count == 1
+        rank.wait_for("decision")
+        rank.close()
+        wait_until(lambda: descriptor_count(daemon.pid) <= before, "descriptors to go")
+
+
+def test_ten_thousand_opens_of_one_user_leave_the_others_their_place(
+    build_dir, start_daemon, raw_rank, data_dir, open_dir, need_root
+):
+    daemon = start_daemon(
+        flags=[
+            *("--extent-size", "256KiB", "--socket-group", GROUP),
+            *("--sessions-max", "40", "--sessions-per-uid-max", "32"),
+        ]
+    )
+    os.chmod(daemon.directory, 0o755)
+    shard = first_shard(data_dir)
+    held = [raw_rank(daemon, shards=[shard], group=f"g{number}") for number in range(32)]
+    template = held[0].message()
+    template.open.group.name = "flood"
+    template.open.group.local_size = 1
+    template.open.path = "/c"
+    template.open.shards.add(name=b"x.safetensors", size_bytes=1, mtime_ns=1)
+    data = template.SerializeToString()
+    before = descriptors_at_rest(daemon)
+    memory = anonymous_bytes(daemon.pid)
+
+    def open_and_be_refused(stub):
+        call = stub(iter([data]), timeout=60)
+        with pytest.raises(grpc.RpcError) as refused:
+            next(call)
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    with daemon.channel() as channel:
+        stub = channel.stream_stream("/forestage.v1.SessionService/OpenSession")
+        for number in range(10_000 - 32):
+            open_and_be_refused(stub)
+            if number == 5_000:
+                others = load_as(build_dir, daemon.socket, open_dir, groups=[GROUP])
+                assert [rank["effective"] for rank in others] == [STAGED] * 2
+    wait_until(lambda: descriptor_count(daemon.pid) <= before, "descriptors to go")
+    assert anonymous_bytes(daemon.pid) - memory < 32 << 20
+    for rank in held:
+        rank.close()
+
+
+def test_silent_connections_of_one_user_leave_the_others_theirs(
+    build_dir, daemon_with_group, open_dir
+):
+    daemon = daemon_with_group
+    before = descriptors_at_rest(daemon)
+    connections = []
+    for kind, path in (
+        (socket.SOCK_STREAM, daemon.socket),
+        (socket.SOCK_SEQPACKET, daemon.socket + ".descriptors"),
+    ):
+        for _ in range(900):
+            connection = socket.socket(socket.AF_UNIX, kind)
+            connection.connect(path)
+            connections.append(connection)
+    others = load_as(build_dir, daemon.socket, open_dir, groups=[GROUP])
+    assert [rank["effective"] for rank in others] == [STAGED] * 2
+    for connection in connections:
+        connection.close()
+    # Their pidfds too, though no other connection comes.
+    wait_until(lambda: descriptor_count(daemon.pid) <= before, "descriptors to go")
+
+
+def test_sessions_of_clients_that_do_not_read_end_by_their_own_limits(
+    start_daemon, raw_rank, data_dir, victim
+):
+    daemon = start_daemon(flags=["--extent-size", "256KiB", "--descriptor-timeout", "3s"])
+    shard = first_shard(data_dir)
+    with victim(daemon):
+        memory = anonymous_bytes(daemon.pid)
+        ranks = [raw_rank(daemon, shards=[shard], group=f"g{number}") for number in range(8)]
+        request = ranks[0].message()
+        request.progress.major_faults = 1
+        data = request.SerializeToString()
+        for rank in ranks:
+            # Answers to these fill what gRPC and the socket hold for a client that does not read.
+            for _ in range(20_000):
+                rank.send_bytes(data)
+        # A session ends by its own limit, though nobody reads that it does.
+        for number in range(8):
+            wait_until(
+                lambda number=number: f'session ended group="g{number}"' in daemon.log,
+                "the session to end",
+            )
+        assert "DEADLINE_EXCEEDED" in daemon.log
+        assert anonymous_bytes(daemon.pid) - memory < 64 << 20
