@@ -143,8 +143,15 @@ class IdleProcess {
 
 class SessionRegistryTest : public ::testing::Test {
  protected:
-  explicit SessionRegistryTest(uint64_t memory_limit_bytes = kNoMemoryLimit)
-      : ledger_({.root = machine_.path(), .headroom = {}, .limit_bytes = memory_limit_bytes}) {}
+  struct Limits {
+    uint64_t memory_bytes = kNoMemoryLimit;
+    size_t sessions_per_user = 100;
+    size_t descriptors_per_user = 1000;
+  };
+  SessionRegistryTest() : SessionRegistryTest(Limits()) {}
+  explicit SessionRegistryTest(const Limits& limits)
+      : limits_(limits),
+        ledger_({.root = machine_.path(), .headroom = {}, .limit_bytes = limits.memory_bytes}) {}
 
   struct Opened {
     SessionId id = 0;
@@ -203,8 +210,8 @@ class SessionRegistryTest : public ::testing::Test {
 
   SessionRegistry::Options Options() {
     return {.sessions_max = 4,
-            .sessions_per_user_max = sessions_per_user_max_,
-            .descriptors_per_user_max = descriptors_per_user_max_,
+            .sessions_per_user_max = limits_.sessions_per_user,
+            .descriptors_per_user_max = limits_.descriptors_per_user,
             .lanes_max = 2,
             .agreement_timeout = absl::Seconds(60),
             .descriptor_timeout = absl::Seconds(30),
@@ -212,13 +219,7 @@ class SessionRegistryTest : public ::testing::Test {
             .memory = &ledger_};
   }
 
-  explicit SessionRegistryTest(size_t sessions_per_user_max = 100,
-                               size_t descriptors_per_user_max = 1000)
-      : sessions_per_user_max_(sessions_per_user_max),
-        descriptors_per_user_max_(descriptors_per_user_max) {}
-
-  const size_t sessions_per_user_max_;
-  const size_t descriptors_per_user_max_;
+  const Limits limits_;
   // Stands for the client's process; ours cannot exit.
   IdleProcess self_;
   std::atomic<int64_t> now_ns_ = 0;
@@ -232,7 +233,7 @@ class SessionRegistryTest : public ::testing::Test {
 
 class SessionQuotaTest : public SessionRegistryTest {
  protected:
-  SessionQuotaTest() : SessionRegistryTest(3, 3) {}
+  SessionQuotaTest() : SessionRegistryTest({.sessions_per_user = 3, .descriptors_per_user = 3}) {}
 };
 
 TEST_F(SessionRegistryTest, EagerSessionGetsItsEventsInOrder) {
@@ -636,7 +637,7 @@ TEST_F(SessionRegistryTest, NeitherEndNorOpenWaitsForStorage) {
 class AdmissionTest : public SessionRegistryTest {
  protected:
   explicit AdmissionTest(uint64_t memory_limit_bytes = 2 * StagedCheckpointFake::kShardBytes - 1)
-      : SessionRegistryTest(memory_limit_bytes) {}
+      : SessionRegistryTest({.memory_bytes = memory_limit_bytes}) {}
 
   static SessionTerms TermsOf(int64_t checkpoint, uint32_t rank, uint32_t size) {
     SessionTerms terms = Terms(rank, size);
