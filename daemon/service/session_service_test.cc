@@ -68,7 +68,8 @@ class SessionServiceTest : public ::testing::Test {
     v1::Shard* const shard = request.mutable_open()->add_shards();
     shard->set_name("model.safetensors");
     shard->set_size_bytes(4096);
-    EXPECT_TRUE(call->stream->Write(request));
+    // False where the stream is refused before it is read.
+    (void)call->stream->Write(request);
     return call;
   }
   bool WaitForStreams(size_t count) {
