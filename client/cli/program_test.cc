@@ -261,7 +261,7 @@ TEST_F(ProgramTest, ADaemonThatClosesTheConnectionIsNotAMissingOne) {
   });
   const std::string demo = MakeDemo("llama");
   const std::vector<std::vector<std::string>> commands = {{"health", "--socket", socket},
-                                                          {"status", "--socket", socket},
+                                                          {"status", "--admin-socket", socket},
                                                           {"stage", demo, "--socket", socket}};
   for (const std::vector<std::string>& command : commands) {
     const RunOutcome run = Forestage(command);

@@ -29,7 +29,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(30);
 constexpr size_t kStreamsMax = 3;
-// More answers than a stream's window takes.
+// Answers to them wait for nobody: the newest stands for all.
 constexpr int kProgressRequests = 20'000;
 
 class SessionServiceTest : public ::testing::Test {
@@ -68,7 +68,8 @@ class SessionServiceTest : public ::testing::Test {
     v1::Shard* const shard = request.mutable_open()->add_shards();
     shard->set_name("model.safetensors");
     shard->set_size_bytes(4096);
-    EXPECT_TRUE(call->stream->Write(request));
+    // False where the stream is refused before it is read.
+    (void)call->stream->Write(request);
     return call;
   }
   bool WaitForStreams(size_t count) {
@@ -129,7 +130,7 @@ TEST_F(SessionServiceTest, StreamsOfOneUserAreLimited) {
   EXPECT_TRUE(calls.back()->stream->Read(&event));
 }
 
-TEST_F(SessionServiceTest, ClientThatDoesNotReadKeepsItsSessionAndIsCutOffAfterIt) {
+TEST_F(SessionServiceTest, ClientThatDoesNotReadKeepsItsSessionAndNothingAfterIt) {
   const std::unique_ptr<Call> deaf = Open("deaf");
   v1::SessionRequest request;
   request.mutable_progress();

@@ -408,6 +408,8 @@ def test_ten_thousand_opens_of_one_user_leave_the_others_their_place(
         flags=[
             *("--extent-size", "256KiB", "--socket-group", GROUP),
             *("--sessions-max", "40", "--sessions-per-uid-max", "32"),
+            # Held while all the others come.
+            *("--descriptor-timeout", "1h"),
         ]
     )
     os.chmod(daemon.directory, 0o755)

@@ -1,5 +1,6 @@
 """A rank's side of the two sockets, bare, in this process: it can break every rule."""
 
+import itertools
 import os
 import queue
 import socket
@@ -13,6 +14,8 @@ from forestage_testing.processes import GUARD_SECONDS
 METHOD = "/forestage.v1.SessionService/OpenSession"
 SHARD_BATCH = 1
 DELIVERY = 2
+# A session that ends may hold its place in its group for a moment.
+GROUPS = (f"raw{number}" for number in itertools.count())
 # docs/descriptor_protocol.md
 REQUEST = struct.Struct("=II16sII")
 REPLY = struct.Struct("=III480s")
@@ -70,7 +73,7 @@ class DescriptorSocket:
 class RawRank:
     """One session stream on a connection of its own."""
 
-    def __init__(self, daemon, *, path="/c", shards=(), group="raw", rank=0, size=1, open_now=True):
+    def __init__(self, daemon, *, path="/c", shards=(), group=None, rank=0, size=1, open_now=True):
         self._daemon = daemon
         self._request_type = GetMessageClass(
             daemon.message_descriptor("forestage.v1.SessionRequest")
@@ -85,15 +88,17 @@ class RawRank:
             METHOD,
             request_serializer=lambda data: data,
             response_deserializer=event_type.FromString,
-        )(iter(self._requests.get, None), timeout=GUARD_SECONDS)
+        )(iter(self._requests.get, None), timeout=10 * GUARD_SECONDS)
         self.token = None
         if open_now:
             self.open(path=path, shards=shards, group=group, rank=rank, size=size)
 
-    def open(self, *, path="/c", shards=(), group="raw", rank=0, size=1):
-        """`shards` are paths of files; the daemon is told their sizes and times."""
+    def open(self, *, path="/c", shards=(), group=None, rank=0, size=1):
+        """`shards` are paths of files; the daemon is told their sizes and times. Without a group's
+        name the session is in one of its own.
+        """
         request = self._request_type()
-        request.open.group.name = group
+        request.open.group.name = group or next(GROUPS)
         request.open.group.local_size = size
         request.open.local_rank = rank
         request.open.path = path
