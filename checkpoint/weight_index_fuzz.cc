@@ -8,8 +8,8 @@
 #include "common/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
-  const auto index =
-      forestage::ParseWeightIndex(std::string(reinterpret_cast<const char*>(bytes), size), "index");
+  const auto index = forestage::ParseWeightIndex(
+      absl::string_view(reinterpret_cast<const char*>(bytes), size), nullptr, "index");
   if (!index.ok()) return 0;
   CHECK(!index->entries.empty());
   std::set<absl::string_view> names;
