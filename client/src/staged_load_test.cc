@@ -162,10 +162,13 @@ TEST_F(StagedLoadTest, SendsItsDemandAsByteRanges) {
 TEST_F(StagedLoadTest, LetsTheRankChooseItsDemandWhenItKnowsTheCatalog) {
   SessionOptions options;
   int calls = 0;
+  size_t index = 4;
   options.choose_demand = [&](const Catalog& catalog) {
-    ++calls;
-    EXPECT_TRUE(daemon_.demand().empty());
-    return std::vector<DemandedSlice>{{.tensor = std::string(catalog.tensor(4).name)}};
+    EXPECT_EQ(catalog.tensor_count(), 6u);
+    if (++calls == 1) {
+      EXPECT_TRUE(daemon_.demand().empty());
+    }
+    return std::vector<ChosenSlice>{{.tensor_index = index, .ranges = {{1, 3}}}};
   };
   ASSERT_OK_AND_ASSIGN(auto session, Open(options));
   EXPECT_EQ(calls, 1);
@@ -173,6 +176,10 @@ TEST_F(StagedLoadTest, LetsTheRankChooseItsDemandWhenItKnowsTheCatalog) {
   const std::vector<DemandedBytes> demand = daemon_.demand();
   ASSERT_EQ(demand.size(), 1u);
   EXPECT_EQ(demand[0].tensor_index, 4u);
+  EXPECT_EQ(demand[0].begin, 1024u);
+  EXPECT_EQ(demand[0].end, 3072u);
+  index = 6;
+  EXPECT_THAT(Open(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("index 6")));
   options.demand.emplace();
   EXPECT_THAT(Open(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("demand")));
 }
