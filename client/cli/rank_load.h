@@ -46,8 +46,10 @@ class RankLoad {
   absl::Status LoadAll();
   absl::StatusOr<LoadedBytes> ReadAndTouch(const PlannedSlice& planned);
   absl::StatusOr<LoadedBytes> ReadIntoOwnMemory(const PlannedSlice& planned);
+  // With the clock stopped, what is no part of the load.
+  absl::Status CheckAndTell(const PlannedSlice& planned, absl::Span<const std::byte> bytes);
   absl::Status Check(const PlannedSlice& planned, absl::Span<const std::byte> bytes);
-  void ReportProgress();
+  void ReportProgress(absl::Time now);
   void CloseSession();
   // Asks the daemon what it read; keeps what it said before when it does not answer.
   void HearReadBytes(absl::Duration timeout);

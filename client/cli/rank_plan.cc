@@ -67,12 +67,11 @@ RankPlan PlanRank(const Catalog& catalog, const RankOptions& options) {
   return plan;
 }
 
-std::vector<DemandedSlice> DemandOf(const RankPlan& plan, const Catalog& catalog) {
-  std::vector<DemandedSlice> demand;
+std::vector<ChosenSlice> DemandOf(const RankPlan& plan) {
+  std::vector<ChosenSlice> demand;
   demand.reserve(plan.slices.size());
   for (const PlannedSlice& slice : plan.slices) {
-    demand.push_back(
-        {.tensor = std::string(catalog.tensor(slice.tensor_index).name), .ranges = slice.ranges});
+    demand.push_back({.tensor_index = slice.tensor_index, .ranges = slice.ranges});
   }
   return demand;
 }

@@ -52,6 +52,6 @@ struct RankPlan {
 RankPlan PlanRank(const Catalog& catalog, const RankOptions& options);
 
 // The plan as a session's demand.
-std::vector<DemandedSlice> DemandOf(const RankPlan& plan, const Catalog& catalog);
+std::vector<ChosenSlice> DemandOf(const RankPlan& plan);
 
 }  // namespace forestage

@@ -38,6 +38,10 @@ namespace {
 constexpr int kEventBytesMax = 1024 * 1024;
 constexpr size_t kItemsPerDemandMessage = 100'000;
 constexpr size_t kIndexesPerMessage = 50'000;
+// Consumed tensors are only counted by the daemon: a message for each of a hundred thousand small
+// ones would cost more than to read them. They go together, and at the latest with the last
+// message.
+constexpr absl::Duration kConsumedPeriod = absl::Milliseconds(20);
 // How much longer than its agreement_timeout a rank waits for the daemon to say that it passed.
 constexpr absl::Duration kAgreementGrace = absl::Seconds(2);
 // How long Close waits for the daemon to end the stream, and then for gRPC to cancel it.
@@ -274,6 +278,7 @@ class SessionStream : public grpc::ClientBidiReactor<v1::SessionRequest, v1::Ses
   bool demand_pending_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<uint64_t> urgent_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> consumed_ ABSL_GUARDED_BY(mutex_);
+  absl::Time consumed_due_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool progress_wanted_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
@@ -388,7 +393,9 @@ bool SessionStream::TakeNextMessage() {
     urgent_.erase(urgent_.begin(), urgent_.begin() + count);
     return true;
   }
-  if (!consumed_.empty()) {
+  const absl::Time now = absl::Now();
+  if (!consumed_.empty() && (closing_ || progress_wanted_ || now >= consumed_due_)) {
+    consumed_due_ = now + kConsumedPeriod;
     const size_t count = std::min(consumed_.size(), kIndexesPerMessage);
     outgoing_.mutable_consumed()->mutable_tensor_indexes()->Add(consumed_.begin(),
                                                                 consumed_.begin() + count);

@@ -240,23 +240,36 @@ void LoadSession::SetCatalog(HeldCatalog catalog) {
 }
 
 absl::Status LoadSession::ResolveDemand(const SessionOptions& options) {
-  if (!options.demand.has_value() && !options.choose_demand) return absl::OkStatus();
-  const std::vector<DemandedSlice> chosen =
-      options.choose_demand ? options.choose_demand(*catalog_) : std::vector<DemandedSlice>();
-  demand_.emplace();
-  for (const DemandedSlice& slice : options.choose_demand ? chosen : *options.demand) {
-    const std::optional<size_t> index = held_catalog_->view.Find(slice.tensor);
-    if (!index.has_value()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the demand names a tensor that does not exist: ", slice.tensor));
+  if (options.choose_demand) {
+    demand_.emplace();
+    for (const ChosenSlice& slice : options.choose_demand(*catalog_)) {
+      if (slice.tensor_index >= held_catalog_->view.tensor_count()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "the demand names a tensor that does not exist: index ", slice.tensor_index));
+      }
+      RETURN_IF_ERROR(AddDemand(slice.tensor_index, slice.ranges));
     }
-    ASSIGN_OR_RETURN(const SlicePlan plan, PlanSlice(*index, slice.ranges));
-    if (plan.bytes() == 0) continue;
-    const uint64_t tensor_begin = held_catalog_->view.tensor(*index).begin;
-    demand_->push_back({.tensor_index = static_cast<uint32_t>(*index),
-                        .begin = plan.file_begin() - tensor_begin,
-                        .end = plan.file_end() - tensor_begin});
+  } else if (options.demand.has_value()) {
+    demand_.emplace();
+    for (const DemandedSlice& slice : *options.demand) {
+      const std::optional<size_t> index = held_catalog_->view.Find(slice.tensor);
+      if (!index.has_value()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the demand names a tensor that does not exist: ", slice.tensor));
+      }
+      RETURN_IF_ERROR(AddDemand(*index, slice.ranges));
+    }
   }
+  return absl::OkStatus();
+}
+
+absl::Status LoadSession::AddDemand(size_t tensor_index, absl::Span<const Range> ranges) {
+  ASSIGN_OR_RETURN(const SlicePlan plan, PlanSlice(tensor_index, ranges));
+  if (plan.bytes() == 0) return absl::OkStatus();
+  const uint64_t tensor_begin = held_catalog_->view.tensor(tensor_index).begin;
+  demand_->push_back({.tensor_index = static_cast<uint32_t>(tensor_index),
+                      .begin = plan.file_begin() - tensor_begin,
+                      .end = plan.file_end() - tensor_begin});
   return absl::OkStatus();
 }
 

@@ -82,6 +82,7 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   absl::Status UseStaging(DaemonWelcome& welcome);
   absl::Status BecomeNative(std::string reason);
   absl::Status ResolveDemand(const SessionOptions& options);
+  absl::Status AddDemand(size_t tensor_index, absl::Span<const Range> ranges);
   void SetCatalog(HeldCatalog catalog);
   absl::StatusOr<SlicePlan> PlanSlice(size_t tensor_index, absl::Span<const Range> ranges) const;
   // Of what this rank demands; ranges may overlap.

@@ -87,7 +87,9 @@ absl::StatusOr<Reader> StagedExtents::WaitForExtent(uint64_t index, uint64_t ahe
       ask = absl::InfiniteFuture();
     }
     const absl::Time look_again = now + kLookAgainPeriod;
-    state = board_->WaitFor(index, std::min({deadline, give_up, look_again, ask}),
+    // What is being read is not asked for when the moment comes.
+    const absl::Time next_ask = state == ExtentState::kReading ? absl::InfiniteFuture() : ask;
+    state = board_->WaitFor(index, std::min({deadline, give_up, look_again, next_ask}),
                             &loss_->interrupted());
     if (state == ExtentState::kResident) {
       stalls_.store(0, std::memory_order_relaxed);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "gtest/gtest.h"
 #include <sys/wait.h>
 
+#include "common/status_macros.h"
 #include "common/status_matchers.h"
 
 namespace forestage {
@@ -162,10 +164,13 @@ TEST_F(StagedLoadTest, SendsItsDemandAsByteRanges) {
 TEST_F(StagedLoadTest, LetsTheRankChooseItsDemandWhenItKnowsTheCatalog) {
   SessionOptions options;
   int calls = 0;
+  size_t index = 4;
   options.choose_demand = [&](const Catalog& catalog) {
-    ++calls;
-    EXPECT_TRUE(daemon_.demand().empty());
-    return std::vector<DemandedSlice>{{.tensor = std::string(catalog.tensor(4).name)}};
+    EXPECT_EQ(catalog.tensor_count(), 6u);
+    if (++calls == 1) {
+      EXPECT_TRUE(daemon_.demand().empty());
+    }
+    return std::vector<ChosenSlice>{{.tensor_index = index, .ranges = {{1, 3}}}};
   };
   ASSERT_OK_AND_ASSIGN(auto session, Open(options));
   EXPECT_EQ(calls, 1);
@@ -173,6 +178,10 @@ TEST_F(StagedLoadTest, LetsTheRankChooseItsDemandWhenItKnowsTheCatalog) {
   const std::vector<DemandedBytes> demand = daemon_.demand();
   ASSERT_EQ(demand.size(), 1u);
   EXPECT_EQ(demand[0].tensor_index, 4u);
+  EXPECT_EQ(demand[0].begin, 1024u);
+  EXPECT_EQ(demand[0].end, 3072u);
+  index = 6;
+  EXPECT_THAT(Open(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("index 6")));
   options.demand.emplace();
   EXPECT_THAT(Open(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("demand")));
 }
@@ -430,14 +439,18 @@ class StagedExtentsTest : public ::testing::Test {
     ASSERT_OK_AND_ASSIGN(board_, StagingBoard::Create({.extent_count = kExtents,
                                                        .extent_bytes = DaemonFake::kExtentBytes,
                                                        .generation = 1}));
-    ASSERT_OK_AND_ASSIGN(auto view,
-                         StagingBoardView::Map(UniqueFd(fcntl(board_->fd(), F_DUPFD_CLOEXEC, 0))));
+    ASSERT_OK_AND_ASSIGN(extents_, MakeExtents(absl::Milliseconds(20)));
+  }
+
+  absl::StatusOr<std::unique_ptr<StagedExtents>> MakeExtents(absl::Duration patience) {
+    ASSIGN_OR_RETURN(auto view,
+                     StagingBoardView::Map(UniqueFd(fcntl(board_->fd(), F_DUPFD_CLOEXEC, 0))));
     const std::vector<uint64_t> shard_bytes = {kBytes};
-    ASSERT_OK_AND_ASSIGN(extents_, StagedExtents::Create({.board = std::move(view),
-                                                          .shard_bytes = shard_bytes,
-                                                          .daemon = &connection_,
-                                                          .loss = loss_,
-                                                          .patience = absl::Milliseconds(20)}));
+    return StagedExtents::Create({.board = std::move(view),
+                                  .shard_bytes = shard_bytes,
+                                  .daemon = &connection_,
+                                  .loss = loss_,
+                                  .patience = patience});
   }
 
   // Waits for the first byte of an extent, with all behind it to follow.
@@ -467,6 +480,21 @@ TEST_F(StagedExtentsTest, AsksForNothingThatTheDaemonReadsAlready) {
   board_->SetState(0, ExtentState::kReading);
   EXPECT_THAT(WaitForExtent(0, absl::Now() + absl::Milliseconds(10)), IsLate());
   EXPECT_THAT(connection_.urgent, IsEmpty());
+}
+
+// A wait that spins takes the processor from the daemon that it waits for.
+TEST_F(StagedExtentsTest, SleepsWhileTheDaemonReads) {
+  const auto thread_time = [] {
+    timespec time = {};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return absl::DurationFromTimespec(time);
+  };
+  ASSERT_OK_AND_ASSIGN(const auto extents, MakeExtents(absl::Seconds(60)));
+  board_->SetState(0, ExtentState::kReading);
+  constexpr absl::Duration kWait = absl::Milliseconds(300);
+  const absl::Duration before = thread_time();
+  EXPECT_THAT(extents->Wait(0, 0, 1, kBytes, absl::Now() + kWait), IsLate());
+  EXPECT_LT(thread_time() - before, kWait / 20);
 }
 
 TEST_F(StagedExtentsTest, AsksForTheNextExtentOnlyIfTheDaemonDoesNotComeToItByItself) {

@@ -39,6 +39,12 @@ struct DemandedSlice {
   std::vector<Range> ranges = {};
 };
 
+// The same of a tensor of a catalog that is known.
+struct ChosenSlice {
+  size_t tensor_index = 0;
+  std::vector<Range> ranges = {};
+};
+
 struct SessionOptions {
   // The daemon's socket. Empty: $FORESTAGE_SOCKET, else /run/forestage/forestaged.sock. A wrong
   // path is no error: the load is native and decision().reason says so.
@@ -73,7 +79,7 @@ struct SessionOptions {
   // The same for a rank that must see the catalog first: called once, during Open, before anything
   // is read for this rank. Without it such a rank would have to read the headers by itself first.
   // At most one of the two may be set.
-  std::function<std::vector<DemandedSlice>(const Catalog& catalog)> choose_demand = {};
+  std::function<std::vector<ChosenSlice>(const Catalog& catalog)> choose_demand = {};
 };
 
 struct StagingStatus {
