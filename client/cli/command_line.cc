@@ -150,6 +150,8 @@ void AddLoad(CLI::App& app, Parsed& parsed) {
   AddSharingOptions(*command, parsed);
   command->add_flag("--verify", load.verify,
                     "Each rank compares every slice with its own read of the file");
+  command->add_flag("--together", load.together,
+                    "Ranks begin at the same moment, when all their processes are up");
   command
       ->add_option("--digests", load.digests_path,
                    "Write a line 'rank name sha256' for every slice to this file")
@@ -180,6 +182,7 @@ void AddRank(CLI::App& app, Parsed& parsed) {
   command->add_flag("--verify", rank.verify);
   command->add_flag("--digests", rank.digests);
   command->add_flag("--own", rank.own);
+  command->add_flag("--together", rank.together);
   command->callback([&parsed] {
     if (parsed.rank.rank >= parsed.rank.ranks)
       throw CLI::ValidationError("--rank", "must be less than --ranks");

@@ -1,8 +1,10 @@
 #include "client/cli/load_command.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -26,6 +28,7 @@
 
 #include "common/errno_status.h"
 #include "common/status_macros.h"
+#include "common/unique_fd.h"
 
 namespace forestage {
 namespace {
@@ -42,6 +45,13 @@ class RankSet {
 
   absl::Status StartAll() {
     const std::string nonce = LaunchNonce();
+    std::array<int, 2> ends;
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe2");
+    const UniqueFd reading(ends[0]);
+    gate_.Reset(ends[1]);
+    // Above the numbers that ranks find their descriptors at.
+    const UniqueFd gate(fcntl(reading.get(), F_DUPFD_CLOEXEC, kRankGateDescriptor + 1));
+    if (!gate.valid()) return ErrnoStatus(errno, "fcntl(F_DUPFD_CLOEXEC)");
     for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
       RankOptions rank_options;
       rank_options.directory = options_.directory;
@@ -50,6 +60,7 @@ class RankSet {
       rank_options.share = options_.share;
       rank_options.verify = options_.verify;
       rank_options.own = options_.own;
+      rank_options.together = options_.together;
       rank_options.digests = !options_.digests_path.empty();
       rank_options.policy = options_.policy;
       rank_options.agreement = options_.agreement;
@@ -57,7 +68,7 @@ class RankSet {
           options_.group_name.empty() ? absl::StrCat("load-", getpid()) : options_.group_name;
       rank_options.launch_nonce = nonce;
       ASSIGN_OR_RETURN(std::unique_ptr<RankProcess> process,
-                       RankProcess::Start(global_, rank_options));
+                       RankProcess::Start(global_, rank_options, gate.get()));
       outcomes_.emplace_back().rank = rank;
       progress_.emplace_back();
       processes_.push_back(std::move(process));
@@ -83,6 +94,7 @@ class RankSet {
       for (size_t i = 0; ready > 0 && i < watched.size(); ++i) {
         if (watched[i].revents != 0) TakeMessages(owners[i]);
       }
+      OpenGate();
       UpdateBar(bar);
     }
   }
@@ -108,10 +120,19 @@ class RankSet {
     return absl::StrFormat("%08x%08x", random(), random());
   }
 
+  // When nobody is still on its way.
+  void OpenGate() {
+    size_t ended = 0;
+    for (const std::unique_ptr<RankProcess>& process : processes_) ended += !process->running();
+    if (ready_ + ended >= processes_.size()) gate_.Reset();
+  }
+
   void TakeMessages(size_t index) {
     RankProcess& process = *processes_[index];
     for (RankMessage& message : process.ReadMessages()) {
-      if (auto* progress = std::get_if<RankProgress>(&message)) {
+      if (std::holds_alternative<RankReady>(message)) {
+        ++ready_;
+      } else if (auto* progress = std::get_if<RankProgress>(&message)) {
         progress_[index] = *progress;
       } else if (auto* digest = std::get_if<RankDigest>(&message)) {
         absl::StrAppend(&digests_[index], digest->line, "\n");
@@ -139,6 +160,9 @@ class RankSet {
   const GlobalOptions& global_;
   const LoadOptions& options_;
   std::vector<std::unique_ptr<RankProcess>> processes_;
+  // Its end lets ranks begin that wait for each other.
+  UniqueFd gate_;
+  size_t ready_ = 0;
   std::vector<RankProgress> progress_;
   std::vector<RankOutcome> outcomes_;
   std::vector<std::string> digests_;

@@ -19,6 +19,7 @@ struct LoadOptions {
   Share share = Share::kAll;
   bool verify = false;
   bool own = false;
+  bool together = false;
   // Where the digests go; empty for none.
   std::string digests_path;
   Policy policy = Policy::kAuto;

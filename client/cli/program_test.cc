@@ -165,8 +165,9 @@ TEST_F(ProgramTest, RanksCopyTheirRowsIntoMemoryOfTheirOwn) {
   const std::string demo = MakeDemo("llama");
   const Json listing = Forestage({"ls", "--json", demo}).json();
   const std::string digests = directory_.File("digests");
-  const RunOutcome load = Forestage({"load", demo, "--no-daemon", "--ranks", "2", "--share", "rows",
-                                     "--own", "--verify", "--digests", digests, "--json"});
+  const RunOutcome load =
+      Forestage({"load", demo, "--no-daemon", "--ranks", "2", "--share", "rows", "--own",
+                 "--together", "--verify", "--digests", digests, "--json"});
   ASSERT_EQ(load.exit_code, 0) << load.err;
   for (const Json& rank : load.json()["ranks"]) EXPECT_EQ(rank["verified"], true);
   EXPECT_EQ(ReadFile(digests), ExpectedDigests(demo, listing, 2));

@@ -218,6 +218,12 @@ ExitCode RunRank(const GlobalOptions& global, const RankOptions& options) {
       done += static_cast<size_t>(written);
     }
   };
+  if (options.together) {
+    write_message(RankReady());
+    char none;
+    while (read(kRankGateDescriptor, &none, 1) < 0 && errno == EINTR) {
+    }
+  }
   RankLoad load(global, options, write_message);
   const RankResult result = load.Run();
   write_message(result);

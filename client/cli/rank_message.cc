@@ -8,6 +8,8 @@
 namespace forestage {
 namespace {
 
+Json ToJson(const RankReady&) { return {{"kind", "ready"}}; }
+
 Json ToJson(const RankProgress& progress) {
   return {{"kind", "progress"}, {"done", progress.done_bytes}, {"total", progress.total_bytes}};
 }
@@ -116,7 +118,9 @@ absl::StatusOr<RankMessage> DecodeRankMessage(absl::string_view line) {
   std::string kind;
   reader.Read("kind", kind);
   RankMessage message;
-  if (kind == "progress") {
+  if (kind == "ready") {
+    message = RankReady();
+  } else if (kind == "progress") {
     RankProgress progress;
     reader.Read("done", progress.done_bytes);
     reader.Read("total", progress.total_bytes);

@@ -13,6 +13,8 @@ namespace forestage {
 
 // The descriptor on which a rank process finds the pipe's writing end.
 inline constexpr int kRankMessageDescriptor = 3;
+// Where a rank that is to begin with the others finds a pipe that ends when all may.
+inline constexpr int kRankGateDescriptor = 4;
 
 struct RankProgress {
   uint64_t done_bytes = 0;
@@ -23,6 +25,9 @@ struct RankProgress {
 struct RankDigest {
   std::string line;
 };
+
+// The rank's process is up and waits to begin; see RankOptions::together.
+struct RankReady {};
 
 // For people: something that is no failure, or what a failure is about.
 struct RankNote {
@@ -62,7 +67,7 @@ struct RankResult {
   uint64_t sum = 0;
 };
 
-using RankMessage = std::variant<RankProgress, RankDigest, RankNote, RankResult>;
+using RankMessage = std::variant<RankReady, RankProgress, RankDigest, RankNote, RankResult>;
 
 // One line with its newline.
 std::string EncodeRankMessage(const RankMessage& message);

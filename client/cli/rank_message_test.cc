@@ -25,6 +25,7 @@ TEST(RankMessageTest, EveryKindSurvivesThePipe) {
   const RankProgress progress = RoundTrip(RankProgress{.done_bytes = 1, .total_bytes = UINT64_MAX});
   EXPECT_EQ(progress.done_bytes, 1u);
   EXPECT_EQ(progress.total_bytes, UINT64_MAX);
+  RoundTrip(RankReady());
   EXPECT_EQ(RoundTrip(RankDigest{"0 a%20b ff"}).line, "0 a%20b ff");
   EXPECT_EQ(RoundTrip(RankNote{"two\nlines \"quoted\""}).text, "two\nlines \"quoted\"");
 }

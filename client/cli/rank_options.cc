@@ -50,6 +50,7 @@ std::vector<std::string> RankArguments(const GlobalOptions& global, const RankOp
   if (options.verify) arguments.emplace_back("--verify");
   if (options.digests) arguments.emplace_back("--digests");
   if (options.own) arguments.emplace_back("--own");
+  if (options.together) arguments.emplace_back("--together");
   if (global.no_daemon) arguments.emplace_back("--no-daemon");
   return arguments;
 }

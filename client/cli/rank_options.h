@@ -34,6 +34,8 @@ struct RankOptions {
   bool digests = false;
   // Copy every slice into memory of the rank's own, as an engine's tensors would be.
   bool own = false;
+  // Begin when every rank's process is up.
+  bool together = false;
   Policy policy = Policy::kAuto;
   Agreement agreement = Agreement::kEager;
   std::string group_name;

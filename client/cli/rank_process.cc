@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,10 +42,15 @@ struct SpawnAttributes {
   SpawnAttributes& operator=(const SpawnAttributes&) = delete;
 };
 
-absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& arguments, int message_descriptor) {
+absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& arguments, int message_descriptor,
+                            std::optional<int> gate) {
   SpawnAttributes spawn;
   CHECK(posix_spawn_file_actions_adddup2(&spawn.actions, message_descriptor,
                                          kRankMessageDescriptor) == 0);
+  if (gate.has_value()) {
+    CHECK(*gate > kRankGateDescriptor);
+    CHECK(posix_spawn_file_actions_adddup2(&spawn.actions, *gate, kRankGateDescriptor) == 0);
+  }
   // The parent blocks the signals that end it and waits for them; ranks are to die of them.
   sigset_t none;
   sigemptyset(&none);
@@ -73,19 +79,22 @@ std::string DescribeEnd(int wait_status) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(const GlobalOptions& global,
-                                                                const RankOptions& options) {
+                                                                const RankOptions& options,
+                                                                int gate) {
   std::array<int, 2> ends;
   if (pipe2(ends.data(), O_CLOEXEC) != 0) return ErrnoStatus(errno, "cannot start a rank: pipe2");
   UniqueFd reading(ends[0]);
   UniqueFd writing(ends[1]);
-  // dup2 onto itself would keep close-on-exec.
-  if (writing.get() == kRankMessageDescriptor) {
-    writing.Reset(fcntl(writing.get(), F_DUPFD_CLOEXEC, kRankMessageDescriptor + 1));
+  // dup2 onto itself would keep close-on-exec, and one must not replace the source of the next.
+  if (writing.get() <= kRankGateDescriptor) {
+    writing.Reset(fcntl(writing.get(), F_DUPFD_CLOEXEC, kRankGateDescriptor + 1));
     if (!writing.valid()) return ErrnoStatus(errno, "cannot start a rank: fcntl(F_DUPFD_CLOEXEC)");
   }
   if (fcntl(reading.get(), F_SETFL, O_NONBLOCK) != 0)
     return ErrnoStatus(errno, "cannot start a rank: fcntl(F_SETFL)");
-  ASSIGN_OR_RETURN(const pid_t pid, Spawn(RankArguments(global, options), writing.get()));
+  ASSIGN_OR_RETURN(const pid_t pid,
+                   Spawn(RankArguments(global, options), writing.get(),
+                         options.together ? std::optional<int>(gate) : std::nullopt));
   return std::unique_ptr<RankProcess>(new RankProcess(options.rank, pid, std::move(reading)));
 }
 

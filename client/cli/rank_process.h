@@ -22,8 +22,10 @@ namespace forestage {
 class RankProcess {
  public:
   // Starts this program again with the hidden command `rank`. Errors name the system call.
+  // `gate` becomes its kRankGateDescriptor; requires gate > kRankGateDescriptor where the options
+  // say that the rank waits for it.
   static absl::StatusOr<std::unique_ptr<RankProcess>> Start(const GlobalOptions& global,
-                                                            const RankOptions& options);
+                                                            const RankOptions& options, int gate);
   // Kills what still runs, and waits for it.
   ~RankProcess();
   RankProcess(const RankProcess&) = delete;

@@ -18,6 +18,7 @@ def forestage_load(context, daemon, directory, ranks, measure, share=None):
     share = share or ("all" if ranks == 1 else "rows")
     return programs.forestage_json(
         context, "load", directory, "--ranks", str(ranks), "--share", share,
+        "--together",
         *(["--own"] if measure == "own" else []),
         *(["--no-daemon"] if daemon is None else ["--socket", daemon.socket]))
 
