@@ -228,7 +228,8 @@ ExitCode RunDoctor(const GlobalOptions& global, const DoctorOptions& options) {
   if (global.no_daemon) {
     findings.daemon = absl::UnavailableError("not asked, by --no-daemon");
   } else {
-    findings.daemon = DaemonStub(global.socket_path).GetStatus(absl::Now() + kAnswerTimeout);
+    findings.daemon = DaemonStub::ForAdministrators(global.admin_socket_path)
+                          .GetStatus(absl::Now() + kAnswerTimeout);
   }
   if (global.json) {
     PrintJson(DoctorJson(findings));
