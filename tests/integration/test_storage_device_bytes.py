@@ -71,29 +71,6 @@ def test_a_device_gives_no_extent_that_nobody_demands(
     assert read <= len(extents) * EXTENT_BYTES * READ_RATIO_MAX + header_bytes
 
 
-def test_a_device_gives_only_what_is_demanded(mount_loop, start_daemon, start_rank):
-    """Every third tensor of 1 MiB: what lies between them is nobody's."""
-    random = numpy.random.default_rng(3)
-    tensors = {f"t{i:02}": checkpoints.random_array(random, "uint8", (1 << 20,)) for i in range(24)}
-    device = mount_loop(
-        lambda path: checkpoints.save(path / "model.safetensors", tensors), mib=MIB + 8
-    )
-    demand = list(tensors)[::3]
-    ranges = checkpoints.data_ranges(device.mount / "model.safetensors")
-    pages = checkpoints.pages_of([ranges[name] for name in demand])
-    # The kernel reads the header with what it guesses to come; the daemon's own advice is exact.
-    header_bytes = device.read_ahead_kb << 10
-    daemon = start_daemon()
-    before = device.bytes_read()
-    flags = [word for name in demand for word in ["--demand", name]]
-    rank = start_rank(device.mount, socket=daemon.socket, flags=flags)
-    assert rank.expect("opened")["decision"]["effective"] == STAGED
-    done = rank.finish()
-    assert set(done["digests"]) == set(demand)
-    read = device.bytes_read() - before
-    assert read <= len(pages) * checkpoints.PAGE_BYTES * READ_RATIO_MAX + header_bytes
-
-
 def test_a_restarted_daemon_reads_nothing_again(
     device, start_daemon, build_dir, digests_path, check_digests
 ):

@@ -1,7 +1,7 @@
 """Every read of a load, failed in every way: a walk over all points at which storage is read.
 
-A point is a header or an extent; each has a checkpoint of its own, on one mount, beside a sound one.
-All are loaded at once from one daemon, so that what fails must leave the others alone.
+A point is a header or an extent; each has a checkpoint of its own, on one mount, beside a sound
+one. All are loaded at once from one daemon, so that what fails must leave the others alone.
 """
 
 import re
@@ -42,7 +42,7 @@ class Point:
         self.digests = checkpoints.expected_digests(source / name, 1, "all")
 
     def tensors_outside(self, unit_bytes):
-        """Those that touch none of the units of the file (pages, extents) on which the point lies."""
+        """Those that touch none of the file's units (pages, extents) on which the point lies."""
         first = self.begin // unit_bytes * unit_bytes
         last = -(-self.end // unit_bytes) * unit_bytes
         ranges = checkpoints.data_ranges(self.path).items()

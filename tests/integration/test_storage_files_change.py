@@ -43,8 +43,8 @@ def grow(path):
 
 
 CHANGES = {change.__name__: change for change in [replace, delete, cut, grow]}
-# The header is being read; what is behind it is being staged; everything is in memory and half of it
-# was handed out.
+# The header is being read; what is behind it is being staged; everything is in memory and half of
+# it was handed out.
 STEPS = ["headers", "staging", "staged"]
 
 

@@ -1,4 +1,4 @@
-"""Storage that does not answer: it holds up who needs it, for as long as it hangs, and nobody else."""
+"""Storage that does not answer: it holds up who needs it, as long as it hangs, and nobody else."""
 
 import signal
 

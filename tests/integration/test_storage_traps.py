@@ -157,25 +157,6 @@ def test_a_mount_that_drops_its_cache_at_each_open_is_opened_once_and_read_once(
     check_digests(data_dir, 1)
 
 
-def test_a_rank_that_joins_on_a_mount_that_drops_its_cache_at_each_open_costs_no_byte_more(
-    daemon, data_dir, mount_slowfs, start_rank
-):
-    checkpoints.make_model(data_dir, shards=1, mib=16)
-    slowfs = mount_slowfs(data_dir, flags=["--keep-cache", "off", "--bandwidth-mib-s", 20])
-    size = checkpoints.total_bytes(data_dir)
-    first = start_rank(slowfs.mount, socket=daemon.socket, rank=0, size=2)
-    first.expect("opened")
-    # No hold: an open waits there until all that is being read has come.
-    wait_until(lambda: slowfs.weight_bytes() >= size // 2, "half of it to be read")
-    second = start_rank(slowfs.mount, socket=daemon.socket, rank=1, size=2)
-    second.expect("opened")
-    slowfs.set("bandwidth_mib_s", 0)
-    expected = checkpoints.expected_digests(data_dir, 2, "all")
-    got = {**first.digests(first.outcome()), **second.digests(second.outcome())}
-    assert got == expected
-    assert slowfs.weight_bytes() <= size * 1.01
-
-
 def limit_memory(group, limit_bytes):
     name = "memory.limit_in_bytes" if group.version == 1 else "memory.max"
     (group.path / name).write_text(str(limit_bytes))

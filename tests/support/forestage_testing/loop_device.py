@@ -76,7 +76,8 @@ def _mounted(device, mount, options):
         yield
     finally:
         # Lazily if a process that hangs keeps it: the device goes with its last user.
-        if subprocess.run(["umount", str(mount)], stderr=subprocess.DEVNULL, check=False).returncode:
+        done = subprocess.run(["umount", str(mount)], stderr=subprocess.DEVNULL, check=False)
+        if done.returncode != 0:
             _run("umount", "-l", mount)
 
 
