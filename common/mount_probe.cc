@@ -23,6 +23,7 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
+#include "common/cached_bytes.h"
 #include "common/errno_status.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
@@ -68,8 +69,6 @@ constexpr std::array<NamedFileSystem, 16> kFileSystemNames = {{{0xef53, "ext4"},
 
 // User id that stands for "not in this user namespace".
 constexpr uid_t kOverflowUid = 65534;
-// Linux 6.5; the same number on every architecture.
-constexpr long kCachestatCall = 451;
 // Of a large file, how much is looked at: a passive probe is made of every file, and stays cheap.
 constexpr uint64_t kActiveLookBytes = 64 * kMiB;
 constexpr uint64_t kPassiveLookBytes = 4 * kMiB;
@@ -80,18 +79,6 @@ constexpr uint64_t kFolioBytesMax = 2 * kMiB;
 // no further page came.
 constexpr absl::Duration kQuietMin = absl::Milliseconds(150);
 constexpr double kQuietPerFirstPage = 4;
-
-struct CachestatRange {
-  uint64_t offset;
-  uint64_t bytes;
-};
-struct CachestatCounts {
-  uint64_t cached;
-  uint64_t dirty;
-  uint64_t writeback;
-  uint64_t evicted;
-  uint64_t recently_evicted;
-};
 
 Verdict Yes(std::string reason) { return {Answer::kYes, std::move(reason)}; }
 Verdict No(std::string reason) { return {Answer::kNo, std::move(reason)}; }
@@ -234,19 +221,19 @@ void Prober::ProbeMincore() {
 }
 
 void Prober::ProbeCachestat() {
-  const CachestatRange range = {0, std::max<uint64_t>(look_bytes(), 1)};
-  CachestatCounts counts = {};
-  if (syscall(kCachestatCall, fd_, &range, &counts, 0) != 0) {
-    if (errno == ENOSYS) {
+  const absl::StatusOr<uint64_t> cached = CachedBytes(fd_, 0, std::max<uint64_t>(look_bytes(), 1));
+  if (!cached.ok()) {
+    const int error_number = ErrnoOf(cached.status());
+    if (error_number == ENOSYS) {
       probe_.cachestat =
           No("the kernel has none (ENOSYS): Linux 6.5 or later has, unless a "
              "seccomp profile hides it");
-    } else if (errno == EPERM) {
+    } else if (error_number == EPERM) {
       probe_.cachestat =
           No(absl::StrCat("refused (EPERM), by a seccomp profile or since ",
                           probe_.rights.yes() ? "of the kernel's own rule" : probe_.rights.reason));
     } else {
-      probe_.cachestat = No(absl::StrCat("cachestat: ", ErrnoText(errno)));
+      probe_.cachestat = No(absl::StrCat("cachestat: ", ErrnoText(error_number)));
     }
     return;
   }
@@ -254,7 +241,7 @@ void Prober::ProbeCachestat() {
   if (probe_.mincore.yes()) there = PagesIn(0, look_bytes()).value_or(there);
   if (there == 0) {
     probe_.cachestat = Unknown("no page of the file is in memory to test it with");
-  } else if (counts.cached == 0) {
+  } else if (*cached == 0) {
     probe_.cachestat = No(absl::StrCat("it counts 0 of ", there, " pages that are in memory",
                                        probe_.mount.overlay ? ", as always on an overlay" : ""));
   } else {

@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
+#include "common/cached_bytes.h"
 #include "common/child_process.h"
 #include "common/errno_status.h"
 #include "common/seccomp_for_test.h"
@@ -26,7 +27,6 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr uid_t kStranger = 65533;
-constexpr long kCachestatCall = 451;
 constexpr uint64_t kFileBytes = 24 * kMiB;
 
 UniqueFd OpenFile(const std::string& path, int flags = O_RDONLY) {

@@ -40,8 +40,8 @@ struct Config {
   // Most lanes that one checkpoint gets; it gets one a local rank.
   uint32_t lanes_max = 8;
   // Reads in flight on one mount and over all, in bytes, of all checkpoints together. Both at least
-  // extent_bytes. How many are best is found by trying: more than a device needs only lets the first
-  // tensor wait for those behind it.
+  // extent_bytes. How many are best is found by trying: more than a device needs only lets the
+  // first tensor wait for those behind it.
   uint64_t in_flight_bytes_max = 256 * 1024 * 1024;
   uint64_t node_in_flight_bytes_max = 1024 * 1024 * 1024;
   // Memory that staging leaves free, of each bound.

@@ -73,6 +73,7 @@ TEST_F(ConfigTest, ReadsEverySettingFromAFlag) {
                                                          "3",
                                                          "--in-flight-max",
                                                          "1GiB",
+                                                         "--node-in-flight-max=3GiB",
                                                          "--sessions-max",
                                                          "7",
                                                          "--sessions-per-uid-max=5",
@@ -91,6 +92,7 @@ TEST_F(ConfigTest, ReadsEverySettingFromAFlag) {
   EXPECT_EQ(request.config.extent_bytes, 65536u);
   EXPECT_EQ(request.config.lanes_max, 3u);
   EXPECT_EQ(request.config.in_flight_bytes_max, 1073741824u);
+  EXPECT_EQ(request.config.node_in_flight_bytes_max, uint64_t{3} << 30);
   EXPECT_EQ(request.config.sessions_max, 7u);
   EXPECT_EQ(request.config.memory_headroom.ToString(), "20%");
   EXPECT_EQ(request.config.memory_limit_bytes, uint64_t{96} << 30);
@@ -200,11 +202,14 @@ TEST_F(ConfigTest, NamesAllWrongSettingsAtOnceAlsoOverriddenOnes) {
 }
 
 TEST_F(ConfigTest, ChecksSettingsTogether) {
-  EXPECT_THAT(Read({"--extent-size=256MiB"}),
+  EXPECT_THAT(Read({"--extent-size=512MiB"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("in-flight-max (default) is '32MiB'"),
-                             HasSubstr("extent-size, which is 256MiB (flag --extent-size)"))));
-  EXPECT_OK(Read({"--extent-size=256MiB", "--in-flight-max=256MiB"}));
+                       AllOf(HasSubstr("in-flight-max (default) is '256MiB'"),
+                             HasSubstr("extent-size, which is 512MiB (flag --extent-size)"))));
+  EXPECT_THAT(Read({"--node-in-flight-max=4MiB"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("node-in-flight-max (flag --node-in-flight-max) is '4MiB'")));
+  EXPECT_OK(Read({"--extent-size=512MiB", "--in-flight-max=512MiB"}));
 }
 
 TEST_F(ConfigTest, UnknownFlagsAndKeysAreErrors) {

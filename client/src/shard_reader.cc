@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "common/cached_bytes.h"
 #include "common/check.h"
 #include "common/errno_status.h"
 #include "common/interruptions.h"
@@ -71,24 +72,10 @@ absl::Status FindReadError(const OpenShard& shard, uint64_t begin, uint64_t end)
   return absl::OkStatus();
 }
 
-// What cachestat(2) of Linux 6.5 takes and gives; libc does not know it yet.
-constexpr long kCachestatNumber = 451;
-struct CachestatRange {
-  uint64_t offset;
-  uint64_t bytes;
-};
-struct Cachestat {
-  uint64_t cached_pages;
-  uint64_t others[4];
-};
-
 // Whether the kernel says that all of these bytes are in the page cache. False where it cannot say.
 bool IsCached(int fd, uint64_t begin, uint64_t end) {
-  CachestatRange range = {.offset = begin, .bytes = end - begin};
-  Cachestat statistics = {};
-  if (syscall(kCachestatNumber, fd, &range, &statistics, 0) != 0) return false;
-  const uint64_t pages = (AlignUp(end, PageBytes()) - AlignDown(begin, PageBytes())) / PageBytes();
-  return statistics.cached_pages >= pages;
+  const absl::StatusOr<uint64_t> cached = CachedBytes(fd, begin, end);
+  return cached.ok() && *cached >= AlignUp(end, PageBytes()) - AlignDown(begin, PageBytes());
 }
 
 // Lets the system give fresh memory its pages at once, rather than one by one as they are written.

@@ -131,11 +131,8 @@ uint64_t Stager::CacheableBytes() const {
 
 uint64_t Stager::CachedBytes() const {
   uint64_t bytes = 0;
-  for (uint64_t i = 0; i < extents_.extent_count(); ++i) {
-    const Extent extent = extents_.extent(i);
-    const ShardFile& file = *files_[extent.shard_index];
-    if (file.probe().mount.memory) continue;
-    bytes += file.ResidentBytes(extent.offset, extent.bytes).value_or(0);
+  for (const std::unique_ptr<ShardFile>& file : files_) {
+    if (!file->probe().mount.memory) bytes += file->CachedBytes();
   }
   return bytes;
 }

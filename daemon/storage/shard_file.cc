@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 
+#include "common/cached_bytes.h"
 #include "common/check.h"
 #include "common/errno_status.h"
 #include "common/status_macros.h"
@@ -217,6 +218,15 @@ std::optional<uint64_t> ShardFile::ResidentBytes(uint64_t offset, uint64_t bytes
   uint64_t resident = bytes;
   for (const ByteRange& range : *missing) resident -= range.bytes();
   return resident;
+}
+
+uint64_t ShardFile::CachedBytes() const {
+  // mincore looks at each page, cached or not: seconds for a large file with little in memory.
+  if (!probe_.cachestat.no()) {
+    const absl::StatusOr<uint64_t> cached = ::forestage::CachedBytes(fd_.get(), 0, identity_.bytes);
+    if (cached.ok()) return std::min(*cached, identity_.bytes);
+  }
+  return ResidentBytes(0, identity_.bytes).value_or(0);
 }
 
 }  // namespace forestage

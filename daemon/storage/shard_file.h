@@ -71,6 +71,8 @@ class ShardFile {
   // nullopt where the kernel would not tell the truth (mincore says "all" to who neither owns nor
   // may write the file). Requires: within the file, offset a multiple of the page size.
   std::optional<uint64_t> ResidentBytes(uint64_t offset, uint64_t bytes) const;
+  // Of the whole file, asked cheaply: about right, and 0 where nobody knows.
+  uint64_t CachedBytes() const;
   // What is missing of it: the pages that are not, in order, merged where they touch, and cut to
   // the range. nullopt as above; same requirements.
   std::optional<std::vector<ByteRange>> MissingRanges(uint64_t offset, uint64_t bytes) const;
