@@ -43,9 +43,10 @@ class FileMapping {
   absl::Status PopulateRead(uint64_t begin, uint64_t end) const;
 
   // From now on a fault on a page that is not cached reads the whole aligned huge page around it
-  // (MADV_HUGEPAGE; Linux 5.18) and nothing beyond it (MADV_RANDOM). Does nothing where the kernel
-  // has no huge pages. A kernel that has them but is older then reads single pages: see whether it
-  // does before many faults are taken.
+  // (MADV_HUGEPAGE; Linux 5.18) and nothing beyond it, and a fault on a cached page reads nothing
+  // (MADV_RANDOM). Does nothing where the kernel has no huge pages. Older kernels, and file systems
+  // that take faults in their own way, then read single pages: see whether it works before many
+  // faults are taken.
   void FaultInHugePages() const;
 
  private:

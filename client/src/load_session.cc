@@ -221,6 +221,8 @@ absl::Status LoadSession::UseStaging(DaemonWelcome& welcome) {
   given_.reason = OneLine(welcome.decision.reason);
   daemon_ = std::move(welcome.session);
   extents_ = *std::move(extents);
+  // The daemon reads; a fault of ours on a page that it has read must not begin to read ahead.
+  for (const OpenShard& shard : files_->shards()) shard.mapping.FaultInHugePages();
   SetCatalog(*std::move(catalog));
   return absl::OkStatus();
 }

@@ -184,7 +184,7 @@ bool Stager::LaneMayTake(size_t lane, const MountPart& part) {
 }
 
 std::optional<ReadRequest> Stager::TakeFrom(MountPart& part, size_t lane) {
-  // The budget counts what is taken, so the place must be there first.
+  // The place must be there before it is known how much of it is needed.
   const uint64_t place = extents_.extent_bytes();
   if (!part.queue.HasQueued() || !part.share->TryTake(place, part.queue.IsUrgent())) {
     return std::nullopt;
@@ -193,7 +193,8 @@ std::optional<ReadRequest> Stager::TakeFrom(MountPart& part, size_t lane) {
   CHECK(taken.has_value());
   const Extent extent = extents_.extent(taken->extent);
   in_flight_[taken->extent] = {.cause = taken->cause, .bytes = extent.bytes, .begun = absl::Now()};
-  lane_bytes_[lane] += place;
+  if (extent.bytes < place) part.share->Give(place - extent.bytes, 0, absl::Now());
+  lane_bytes_[lane] += extent.bytes;
   board_->SetState(taken->extent, ExtentState::kReading);
   return ReadRequest{.file = files_[extent.shard_index].get(),
                      .offset = extent.offset,
@@ -219,7 +220,7 @@ void Stager::ReportStuckReads(absl::Time now) {
   for (auto& [index, read] : in_flight_) {
     if (read.stuck || now - read.begun < kStuckReadTime) continue;
     read.stuck = true;
-    PartOf(index).share->SetStuck(extents_.extent_bytes());
+    PartOf(index).share->SetStuck(read.bytes);
     const Extent extent = extents_.extent(index);
     const ShardFile& file = *files_[extent.shard_index];
     spdlog::warn(
@@ -261,9 +262,8 @@ void Stager::Finish(size_t lane, const ReadResult& result) {
   Tell(result, status, read);
 
   absl::MutexLock lock(&mutex_);
-  const uint64_t place = extents_.extent_bytes();
   MountPart& part = PartOf(result.tag);
-  lane_bytes_[lane] -= place;
+  lane_bytes_[lane] -= read.bytes;
   if (status.ok()) {
     part.queue.Finish(result.tag, ReadOutcome::kResident);
     read_bytes_ += result.storage_bytes;
@@ -277,8 +277,8 @@ void Stager::Finish(size_t lane, const ReadResult& result) {
     if (read_errors_.size() < kReadErrorsKept) read_errors_.emplace_back(status.message());
     board_->SetState(result.tag, ExtentState::kFailed);
   }
-  if (read.stuck) part.share->ClearStuck(place);
-  part.share->Give(place, status.ok() ? result.storage_bytes : 0, absl::Now());
+  if (read.stuck) part.share->ClearStuck(read.bytes);
+  part.share->Give(read.bytes, status.ok() ? result.storage_bytes : 0, absl::Now());
   if (IsComplete()) completed_ = std::min(completed_, absl::Now());
 }
 
