@@ -110,6 +110,7 @@ class Prober {
     if (options_.active) ReadFirstPage();
     ProbeMincore();
     ProbeAdvice();
+    ProbeFaults();
     ProbeCachestat();
     ProbeSecondOpen();
     return std::move(probe_);
@@ -152,6 +153,7 @@ class Prober {
   void ProbeCachestat();
   void ProbeSecondOpen();
   void ProbeAdvice();
+  void ProbeFaults();
   std::optional<uint64_t> FindColdRange(uint64_t bytes);
   uint64_t WaitForAdvice(uint64_t offset, uint64_t bytes) const;
 
@@ -368,6 +370,46 @@ void Prober::ProbeAdvice() {
   }
 }
 
+void Prober::ProbeFaults() {
+  if (probe_.mount.memory) {
+    probe_.faults = Unknown("files are in memory already");
+    return;
+  }
+  if (!options_.active) {
+    probe_.faults = Unknown("not tested, since the test reads from storage");
+    return;
+  }
+  if (!probe_.mincore.yes() || !probe_.populate.yes()) {
+    probe_.faults = Unknown("what a fault brought in cannot be asked");
+    return;
+  }
+  const std::optional<uint64_t> offset = FindColdRange(kFaultBlockBytes);
+  if (!offset.has_value()) {
+    probe_.faults = Unknown(bytes_ < kFaultBlockBytes
+                                ? "the file is too small to test it with"
+                                : "the file is in memory and cannot be dropped from there");
+    return;
+  }
+  const absl::StatusOr<FileMapping> own = FileMapping::MapReadOnly(fd_, bytes_);
+  if (!own.ok()) {
+    probe_.faults = Unknown(absl::StrCat("a second mapping: ", own.status().message()));
+    return;
+  }
+  own->FaultInHugePages();
+  char byte = 0;
+  const uint64_t last_page = *offset + kFaultBlockBytes - PageBytes();
+  // Where the block is on its way the read waits for it; where it is not it brings in a page.
+  if (!own->PopulateRead(*offset, *offset + PageBytes()).ok() ||
+      pread(fd_, &byte, 1, static_cast<off_t>(last_page)) != 1) {
+    probe_.faults = Unknown("a page cannot be read");
+    return;
+  }
+  const uint64_t taken = PagesIn(*offset, kFaultBlockBytes).value_or(0) * PageBytes();
+  const std::string reason = absl::StrCat("a fault brought in ", FormatByteSize(taken), " of ",
+                                          FormatByteSize(kFaultBlockBytes));
+  probe_.faults = taken > kFaultBlockBytes / 2 ? Yes(reason) : No(reason);
+}
+
 struct MountLine {
   std::string type;
   std::string mount_point;
@@ -433,6 +475,8 @@ absl::string_view AnswerName(Answer answer) {
 
 absl::string_view ReadingWayName(ReadingWay way) {
   switch (way) {
+    case ReadingWay::kFaults:
+      return "faults";
     case ReadingWay::kAdviseThenLook:
       return "advice+mincore";
     case ReadingWay::kAdviseThenPopulate:
@@ -445,14 +489,18 @@ absl::string_view ReadingWayName(ReadingWay way) {
 
 ReadingWay MountProbe::way() const {
   if (mapping.no()) return ReadingWay::kRead;
-  if (mincore.yes()) return ReadingWay::kAdviseThenLook;
+  if (mincore.yes()) return faults.yes() ? ReadingWay::kFaults : ReadingWay::kAdviseThenLook;
   return populate.no() ? ReadingWay::kRead : ReadingWay::kAdviseThenPopulate;
 }
 
 std::vector<NamedVerdict> VerdictsOf(const MountProbe& probe) {
-  return {{"mapping", probe.mapping},         {"populate", probe.populate},
-          {"mincore", probe.mincore},         {"cachestat", probe.cachestat},
-          {"second_open", probe.second_open}, {"advice", probe.advice}};
+  return {{"mapping", probe.mapping},
+          {"populate", probe.populate},
+          {"mincore", probe.mincore},
+          {"cachestat", probe.cachestat},
+          {"second_open", probe.second_open},
+          {"advice", probe.advice},
+          {"faults", probe.faults}};
 }
 
 std::string DeviceText(uint64_t device) { return absl::StrCat(major(device), ":", minor(device)); }

@@ -18,8 +18,13 @@
 
 #include "common/advice_bytes.h"
 #include "common/file_mapping.h"
+#include "common/units.h"
 
 namespace forestage {
+
+// The block that a page fault brings in where faults fill the page cache: a huge page (on x86-64,
+// and on arm64 with pages of 4 KiB).
+inline constexpr uint64_t kFaultBlockBytes = 2 * kMiB;
 
 enum class Answer { kUnknown, kNo, kYes };
 // "unknown", "no", "yes".
@@ -37,11 +42,12 @@ struct Verdict {
 
 // How bytes are brought into the page cache, and how it is verified that they are there.
 enum class ReadingWay {
+  kFaults,              // page faults that bring in whole blocks of kFaultBlockBytes
   kAdviseThenLook,      // read-ahead advice, then mincore
   kAdviseThenPopulate,  // read-ahead advice, then MADV_POPULATE_READ
   kRead,                // reads into a small buffer
 };
-// "advice+mincore", "advice+populate", "reads".
+// "faults", "advice+mincore", "advice+populate", "reads".
 absl::string_view ReadingWayName(ReadingWay way);
 
 // What does not depend on the file.
@@ -79,6 +85,9 @@ struct MountProbe {
   Verdict second_open;
   // Read-ahead advice brings data in.
   Verdict advice;
+  // A page fault on a mapping under MADV_HUGEPAGE brings in the whole block around it. Only from an
+  // active probe, and from a daemon that has read there.
+  Verdict faults;
   // Bytes that one advice of kAdviceBytesCap bytes brought in; only from an active probe.
   std::optional<uint64_t> advice_bytes_measured;
 
@@ -87,7 +96,7 @@ struct MountProbe {
 };
 
 struct NamedVerdict {
-  // "mapping", "populate", "mincore", "cachestat", "second_open", "advice".
+  // "mapping", "populate", "mincore", "cachestat", "second_open", "advice", "faults".
   absl::string_view name;
   Verdict verdict;
 };

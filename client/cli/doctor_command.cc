@@ -27,6 +27,7 @@ const char* QuestionOf(absl::string_view verdict) {
   if (verdict == "mincore") return "mincore tells the truth";
   if (verdict == "cachestat") return "cachestat tells the truth";
   if (verdict == "second_open") return "a second open keeps the cache";
+  if (verdict == "faults") return "a page fault brings in 2 MiB";
   return "read-ahead advice works";
 }
 
@@ -61,7 +62,9 @@ std::string MountText(const ExaminedMount& mount) {
     return absl::StrCat(text, "  NOT TESTED: ", mount.status.message(), "\n");
   }
   absl::StrAppend(&text, "  way of reading: ", ReadingWayName(mount.probe.way()));
-  if (mount.probe.way() != ReadingWay::kRead) {
+  if (mount.probe.way() == ReadingWay::kFaults) {
+    absl::StrAppend(&text, ", in blocks of ", FormatBytes(kFaultBlockBytes));
+  } else if (mount.probe.way() != ReadingWay::kRead) {
     absl::StrAppend(&text, ", in pieces of ", FormatBytes(facts.advice_bytes_max));
   }
   absl::StrAppend(&text, "\n  read-ahead ", OptionalBytesText(facts.read_ahead.read_ahead_bytes),

@@ -44,6 +44,15 @@ TEST(DoctorTextTest, NamesTheMountItsVerdictsAndWhatToChange) {
             HasSubstr("daemon: not asked"), HasSubstr("io_uring here: yes")));
 }
 
+TEST(DoctorTextTest, SaysThatFaultsAreTheWay) {
+  DoctorFindings findings = Findings();
+  findings.checkpoint.mounts[0].probe.faults = {Answer::kYes, "a fault brought in 2MiB of 2MiB"};
+  EXPECT_THAT(DoctorText(findings),
+              AllOf(HasSubstr("way of reading: faults, in blocks of 2.00 MiB"),
+                    HasSubstr("a page fault brings in 2 MiB  yes")));
+  EXPECT_EQ(DoctorJson(findings)["mounts"][0]["way"], "faults");
+}
+
 TEST(DoctorTextTest, SaysThatAMountWasNotTested) {
   DoctorFindings findings = Findings();
   findings.checkpoint.mounts[0].status = absl::DeadlineExceededError("has not answered");
@@ -59,7 +68,7 @@ TEST(DoctorJsonTest, HasTheDocumentedKeys) {
   EXPECT_EQ(mount["way"], "advice+mincore");
   EXPECT_EQ(mount["advice_bytes_measured"], 128 * kKiB);
   EXPECT_TRUE(mount["read_ahead_bytes"].is_null());
-  EXPECT_THAT(mount["verdicts"], SizeIs(6));
+  EXPECT_THAT(mount["verdicts"], SizeIs(7));
   EXPECT_EQ(mount["verdicts"]["mincore"]["answer"], "yes");
   EXPECT_EQ(mount["weaknesses"][0]["id"], "small_read_ahead");
   EXPECT_EQ(document["process"]["memlock_bytes_max"], 8 * kMiB);

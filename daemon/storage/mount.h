@@ -7,13 +7,9 @@
 
 #include "absl/strings/string_view.h"
 
-#include "common/units.h"
+#include "common/mount_probe.h"
 
 namespace forestage {
-
-// The block that one page fault brings in where FillWay::kFaults works: a huge page of the page
-// cache (on x86-64, and on arm64 with pages of 4 KiB).
-inline constexpr uint64_t kFaultBlockBytes = 2 * kMiB;
 
 // How the page cache is filled fastest on a mount.
 enum class FillWay {

@@ -15,6 +15,7 @@
 #include "common/mount_weakness.h"
 #include "common/status_macros.h"
 #include "daemon/limits.h"
+#include "daemon/storage/mount.h"
 
 namespace forestage {
 namespace {
@@ -96,7 +97,12 @@ std::vector<MountTable::Seen> MountTable::List() const {
   std::vector<Seen> seen;
   absl::MutexLock lock(&mutex_);
   for (const Entry& entry : entries_) {
-    if (entry.seen.files_opened > 0) seen.push_back(entry.seen);
+    if (entry.seen.files_opened == 0) continue;
+    MountProbe& probe = seen.emplace_back(entry.seen).probe;
+    const FillWay way = Mount::For(probe.mount.device)->fill_way();
+    if (way == FillWay::kUnknown) continue;
+    probe.faults = {.answer = way == FillWay::kFaults ? Answer::kYes : Answer::kNo,
+                    .reason = "seen when the first block was read"};
   }
   return seen;
 }
