@@ -22,6 +22,7 @@
 #include "common/check.h"
 #include "common/errno_status.h"
 #include "common/loopback_address.h"
+#include "common/socket_path.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 
@@ -488,6 +489,13 @@ void CheckTogether(const StartRequest& request, std::vector<std::string>& errors
   };
   check("in-flight-max", request.config.in_flight_bytes_max);
   check("node-in-flight-max", request.config.node_in_flight_bytes_max);
+  const Config& config = request.config;
+  if (config.admin_socket_path == config.socket_path ||
+      config.admin_socket_path == DescriptorSocketPath(config.socket_path)) {
+    const EffectiveSetting& setting = request.settings[IndexOf("admin-socket")];
+    errors.push_back(absl::StrCat(setting.name, " (", setting.source, ") is '", setting.value,
+                                  "'; allowed: a path that is not one of the ranks' two sockets"));
+  }
 }
 
 std::string SettingsAsConfigFile(const std::vector<EffectiveSetting>& settings) {

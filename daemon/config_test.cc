@@ -210,6 +210,11 @@ TEST_F(ConfigTest, ChecksSettingsTogether) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("node-in-flight-max (flag --node-in-flight-max) is '4MiB'")));
   EXPECT_OK(Read({"--extent-size=512MiB", "--in-flight-max=512MiB"}));
+  for (const std::string admin : {"/tmp/f.sock", "/tmp/f.sock.descriptors"}) {
+    EXPECT_THAT(Read({"--socket=/tmp/f.sock", "--admin-socket=" + admin}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("admin-socket (flag --admin-socket) is '" + admin + "'")));
+  }
 }
 
 TEST_F(ConfigTest, UnknownFlagsAndKeysAreErrors) {

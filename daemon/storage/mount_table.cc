@@ -83,11 +83,16 @@ void MountTable::OnFileOpened(const MountProbe& probe) {
   // Forgotten meanwhile, for want of room.
   if (entry == nullptr) return;
   ++entry->seen.files_opened;
-  if (!probe.mincore.yes()) ++entry->seen.files_residency_unknown;
+  if (entry->mount == nullptr) entry->mount = Mount::For(probe.mount.device);
+  // An empty file, of which nothing can be asked, says nothing of its mount.
+  const bool empty_file = probe.mapping.answer == Answer::kUnknown;
+  if (empty_file && entry->logged) return;
+  if (!probe.mincore.yes() && !empty_file) ++entry->seen.files_residency_unknown;
   const bool news = !entry->logged || !SameVerdicts(entry->seen.probe, probe);
   // A file that cannot be asked about says more of a mount than one that can.
   const bool weaker = !probe.mincore.yes() || entry->seen.files_residency_unknown == 0;
-  if (entry->logged && !weaker) return;
+  if (entry->logged && !weaker && !entry->seen_empty_file) return;
+  entry->seen_empty_file = empty_file;
   entry->seen.probe = probe;
   entry->logged = true;
   if (news) LogMount(probe);
@@ -99,7 +104,7 @@ std::vector<MountTable::Seen> MountTable::List() const {
   for (const Entry& entry : entries_) {
     if (entry.seen.files_opened == 0) continue;
     MountProbe& probe = seen.emplace_back(entry.seen).probe;
-    const FillWay way = Mount::For(probe.mount.device)->fill_way();
+    const FillWay way = entry.mount->fill_way();
     if (way == FillWay::kUnknown) continue;
     probe.faults = {.answer = way == FillWay::kFaults ? Answer::kYes : Answer::kNo,
                     .reason = "seen when the first block was read"};

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 
 #include "common/mount_probe.h"
 #include "daemon/limits.h"
+#include "daemon/storage/mount.h"
 
 namespace forestage {
 
@@ -51,6 +53,10 @@ class MountTable {
     Seen seen;
     absl::Time facts_read_at = absl::InfinitePast();
     bool logged = false;
+    // All that is known comes from an empty file.
+    bool seen_empty_file = false;
+    // What is learned by reading is kept after the last file is closed.
+    std::shared_ptr<Mount> mount;
   };
   Entry* Find(uint64_t device, uint32_t magic) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -44,7 +44,7 @@ TEST_F(MountTableTest, ListsAMountOnceWithTheCountOfItsFiles) {
   EXPECT_EQ(seen[0].files_opened, 2u);
   EXPECT_EQ(seen[0].files_residency_unknown, 0u);
   EXPECT_EQ(seen[0].probe.mount.device, first->identity().device);
-  EXPECT_EQ(seen[0].probe.way(), ReadingWay::kAdviseThenLook);
+  EXPECT_NE(seen[0].probe.way(), ReadingWay::kRead);
   EXPECT_EQ(seen[0].probe.mount.advice_bytes_max, second->advice_bytes_max());
 }
 
@@ -70,6 +70,29 @@ TEST_F(MountTableTest, KeepsInMindThatSomeFilesCannotBeAskedAbout) {
   EXPECT_EQ(seen[0].files_opened, 3u);
   EXPECT_EQ(seen[0].files_residency_unknown, 1u);
   EXPECT_EQ(seen[0].probe.mincore.reason, "somebody else's");
+}
+
+TEST_F(MountTableTest, KeepsWhatWasLearnedByReadingWhenTheFilesAreClosed) {
+  {
+    ASSERT_OK_AND_ASSIGN(const auto file, Open(path()));
+    file->mount().Learn(FillWay::kFaults);
+  }
+  const std::vector<MountTable::Seen> seen = table_.List();
+  ASSERT_THAT(seen, SizeIs(1));
+  EXPECT_EQ(seen[0].probe.way(), ReadingWay::kFaults);
+}
+
+TEST_F(MountTableTest, AnEmptyFileSaysNothingOfItsMount) {
+  const std::string empty = directory_.File("empty");
+  WriteFileForTest(empty, {});
+  ASSERT_OK_AND_ASSIGN(const auto first, Open(empty));
+  ASSERT_OK_AND_ASSIGN(const auto file, Open(path()));
+  ASSERT_OK_AND_ASSIGN(const auto second, Open(empty));
+  const std::vector<MountTable::Seen> seen = table_.List();
+  ASSERT_THAT(seen, SizeIs(1));
+  EXPECT_EQ(seen[0].files_opened, 3u);
+  EXPECT_EQ(seen[0].files_residency_unknown, 0u);
+  EXPECT_TRUE(seen[0].probe.mapping.yes());
 }
 
 TEST_F(MountTableTest, IgnoresAMountThatItHasForgotten) {
