@@ -1,6 +1,7 @@
 #include "daemon/staging/flight_budget.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/check.h"
 #include "daemon/limits.h"
@@ -77,6 +78,12 @@ bool FlightBudget::Share::TryTake(uint64_t bytes, bool urgent) {
   mount.in_flight_bytes += bytes;
   budget_->in_flight_bytes_ += bytes;
   return true;
+}
+
+void FlightBudget::Share::Withdraw() {
+  absl::MutexLock lock(&budget_->mutex_);
+  if (!std::exchange(waits_, false)) return;
+  budget_->WakeWaiting();
 }
 
 void FlightBudget::Share::Give(uint64_t bytes, uint64_t read_bytes, absl::Time now) {

@@ -46,6 +46,8 @@ class FlightBudget : public std::enable_shared_from_this<FlightBudget> {
     // waker is called when there may be. An urgent read may go beyond the limit a little, so that
     // it does not wait for those that nobody waits for.
     bool TryTake(uint64_t bytes, bool urgent);
+    // Nothing is wanted any more: others need not leave room for it.
+    void Withdraw();
     // The read has ended well (`read_bytes` > 0 when storage was asked), or was not begun or
     // failed.
     void Give(uint64_t bytes, uint64_t read_bytes, absl::Time now);

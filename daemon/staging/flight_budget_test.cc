@@ -95,6 +95,18 @@ TEST_F(FlightBudgetTest, WhoComesLaterGetsItsPart) {
   EXPECT_EQ(late.TakeAll(), 1);
 }
 
+TEST_F(FlightBudgetTest, WhoWantsNothingAnyMoreLeavesItsPartToOthers) {
+  Checkpoint early(*budget_, kMountA);
+  EXPECT_EQ(early.TakeAll(), 4);
+  Checkpoint late(*budget_, kMountA);
+  EXPECT_EQ(late.TakeAll(), 1);
+  late.Give(1);
+  early.Give(2);
+  EXPECT_EQ(early.TakeAll(), 0);
+  late.share().Withdraw();
+  EXPECT_EQ(early.TakeAll(), 2);
+}
+
 TEST_F(FlightBudgetTest, MountsShareTheNodesBudgetOnly) {
   Checkpoint on_a(*budget_, kMountA);
   Checkpoint on_b(*budget_, kMountB);

@@ -7,9 +7,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
-#include <sys/sysmacros.h>
 
 #include "common/check.h"
+#include "common/mount_probe.h"
 #include "daemon/limits.h"
 
 namespace forestage {
@@ -92,6 +92,7 @@ void Stager::RemoveSession(SessionId session) {
       board_->CompareAndSetStates(range.first, range.last, ExtentState::kQueued,
                                   ExtentState::kAbsent);
     }
+    if (!part.queue.HasQueued()) part.share->Withdraw();
   }
   if (IsComplete()) completed_ = std::min(completed_, absl::Now());
 }
@@ -163,6 +164,7 @@ void Stager::Stop() {
   absl::MutexLock lock(&mutex_);
   if (stopping_.exchange(true)) return;
   board_->Close();
+  for (MountPart& part : parts_) part.share->Withdraw();
   waker_->WakeAll();
 }
 
@@ -224,11 +226,10 @@ void Stager::ReportStuckReads(absl::Time now) {
     const Extent extent = extents_.extent(index);
     const ShardFile& file = *files_[extent.shard_index];
     spdlog::warn(
-        "read stuck path=\"{}\" file=\"{}\" offset={} bytes={} device={}:{} seconds={:.0f}; its "
+        "read stuck path=\"{}\" file=\"{}\" offset={} bytes={} device={} seconds={:.0f}; its "
         "storage does not answer; ranks read these bytes themselves",
         absl::CEscape(path_label_), absl::CEscape(file.name()), extent.offset, extent.bytes,
-        major(file.identity().device), minor(file.identity().device),
-        absl::ToDoubleSeconds(now - read.begun));
+        DeviceText(file.identity().device), absl::ToDoubleSeconds(now - read.begun));
   }
 }
 

@@ -1,10 +1,10 @@
 #include "daemon/storage/mount.h"
 
+#include <iterator>
 #include <map>
 
 #include "absl/synchronization/mutex.h"
 #include "spdlog/spdlog.h"
-#include <sys/sysmacros.h>
 
 namespace forestage {
 namespace {
@@ -45,15 +45,14 @@ std::shared_ptr<Mount> Mount::For(uint64_t device) {
       entry = gone ? registry.mounts.erase(entry) : std::next(entry);
     }
     mount = std::make_shared<Mount>(device);
-    registry.mounts[device] = mount;
+    known = mount;
   }
   return mount;
 }
 
 void Mount::Learn(FillWay way) {
   if (fill_way_.exchange(way) == way) return;
-  spdlog::info("mount device={}:{} fill_way={}", major(device_), minor(device_),
-               FillWayName(way).data());
+  spdlog::info("mount device={} fill_way={}", DeviceText(device_), FillWayName(way).data());
 }
 
 }  // namespace forestage
