@@ -26,11 +26,10 @@
 
 #include "common/check.h"
 #include "forestage/session.h"
+#include "tests/support/rank_events.h"
 
 namespace forestage {
 namespace {
-
-using Json = nlohmann::json;
 
 struct Options {
   std::string directory;
@@ -38,17 +37,6 @@ struct Options {
   bool everything = false;
   uint64_t queries = 0;
 };
-
-void Say(const Json& event) {
-  std::printf("%s\n", event.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
-  std::fflush(stdout);
-}
-
-void WaitForLine() {
-  char byte = 0;
-  while (read(STDIN_FILENO, &byte, 1) == 1 && byte != '\n') {
-  }
-}
 
 double ProcessSeconds() {
   timespec now = {};

@@ -27,11 +27,10 @@
 
 #include "common/status_macros.h"
 #include "forestage/session.h"
+#include "tests/support/rank_events.h"
 
 namespace forestage {
 namespace {
-
-using Json = nlohmann::json;
 
 struct Options {
   std::string directory;
@@ -46,17 +45,6 @@ struct Options {
   bool hold = false;
   bool copy = false;
 };
-
-void Say(const Json& event) {
-  std::printf("%s\n", event.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
-  std::fflush(stdout);
-}
-
-void WaitForLine() {
-  char byte = 0;
-  while (read(STDIN_FILENO, &byte, 1) == 1 && byte != '\n') {
-  }
-}
 
 Json ToJson(const Decision& decision) {
   return {{"requested", std::string(PolicyName(decision.requested))},
