@@ -89,14 +89,18 @@ def test_people_are_told_the_same_and_weaknesses_are_no_failure(checkpoint, cli_
     assert "no daemon answers" in text
 
 
-@pytest.mark.parametrize("read_ahead_kb", [128, 8192])
+@pytest.mark.parametrize(
+    "file_system, read_ahead_kb", [("ext4", 128), ("ext4", 8192), ("xfs", 128)]
+)
 def test_one_advice_takes_what_the_device_says(
-    read_ahead_kb, data_dir, cli_without_daemon, need_root
+    file_system, read_ahead_kb, data_dir, cli_without_daemon, need_root
 ):
     def fill(path):
         checkpoints.make_model(path, **MODEL)
 
-    with loop_device(data_dir, fill, mib=48, read_ahead_kb=read_ahead_kb) as loop:
+    with loop_device(
+        data_dir, fill, mib=48, read_ahead_kb=read_ahead_kb, file_system=file_system
+    ) as loop:
         mount = only_mount(cli_without_daemon.json("doctor", loop.mount))
         taken = max(read_ahead_kb, loop.max_sectors_kb) << 10
         assert mount["advice_bytes"] == min(taken, ADVICE_BYTES_CAP)
