@@ -101,8 +101,10 @@ struct StagingStatus {
 // Thread-safe. Not usable in a forked child (FAILED_PRECONDITION; decision() says native); the
 // parent is not harmed, and what the child destroys is leaked there on purpose. Its catalog and its
 // views stay valid there. A child of a process that has asked a daemon may open sessions, which are
-// native: gRPC does not survive a fork. Nothing is inherited across exec. May raise the process's soft limit on open
-// files (RLIMIT_NOFILE) towards the hard one when there are more shards than it allows.
+// native: gRPC does not survive a fork. Nothing is inherited across exec.
+//
+// May raise the process's soft limit on open files (RLIMIT_NOFILE) towards the hard one when there
+// are more shards than it allows.
 class Session {
  public:
   // Selects the files of `directory`, opens them, and joins the group. Blocks: on the file system,
