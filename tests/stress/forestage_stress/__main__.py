@@ -18,7 +18,7 @@ from forestage_stress.world import tensor_names  # noqa: E402
 
 EXAMPLES = """
 examples:
-  ./dev stress                          300 rounds, about 15 minutes
+  ./dev stress                          300 rounds, about 10 minutes
   ./dev stress --minutes 60             as many as fit
   ./dev stress --seed 7 --round 42      one round again, as it was planned
   ./dev stress --preset asan            with the programs of another preset
@@ -44,7 +44,7 @@ def parse(arguments):
     parser.add_argument("--seed", type=int, help="of everything that is drawn (a new one)")
     parser.add_argument("--round", type=int, help="only this one of the seed's rounds")
     parser.add_argument("--preset", default="dev", help="whose programs are run (dev)")
-    parser.add_argument("--show", action="store_true", help="print the plan of --round, run nothing")
+    parser.add_argument("--show", action="store_true", help="print the plan of --round only")
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     parsed = parser.parse_args(arguments)
     if parsed.rounds is not None and parsed.rounds < 1:

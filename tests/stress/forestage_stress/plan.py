@@ -29,8 +29,9 @@ KINDS = {
     "storage hangs": 2,
     "storage fails": 3,
 }
-# Of daemons that are stopped, how many stand still for longer than clients wait for a heartbeat.
-LONG_STOPS = 0.1
+# Of daemons that are stopped, how many stand still for longer than clients wait for a heartbeat,
+# and of storage that hangs, how much for longer than an open may take.
+LONG = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,8 @@ class RankPlan:
     demand: tuple = None
     # Stays in its group for so long after it has loaded everything.
     holds_seconds: float = 0.0
+    # Closes its session before it takes this tensor. None: it takes all.
+    closes_before: int = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +96,8 @@ class RoundPlan:
     load_seconds: float
     latency_ms: float
     keep_cache: bool
+    # How daemons read that are started in this round.
+    reader: str
     groups: tuple
     events: tuple
 
@@ -100,23 +105,20 @@ class RoundPlan:
         """For how long things are held up on purpose, at most."""
         return sum(event.seconds for event in self.events)
 
-    def documented_seconds(self, strict):
-        """The most that a rank of a group may take by what the client's headers say."""
+    def documented_open_seconds(self, strict):
+        """The most that an open of a rank may take by what the client's headers say."""
         agreement = AGREEMENT_TIMEOUT_SECONDS + AGREEMENT_GRACE_SECONDS if strict else 0.0
-        return (
-            DAEMON_WAIT_SECONDS
-            + OPEN_TIMEOUT_SECONDS
-            + agreement
-            + HEARTBEAT_SECONDS
-            + self.injected_seconds()
-            + self.load_seconds
-        )
+        return DAEMON_WAIT_SECONDS + OPEN_TIMEOUT_SECONDS + agreement + self.injected_seconds()
+
+    def documented_seconds(self, strict):
+        """The same of a whole load."""
+        return self.documented_open_seconds(strict) + HEARTBEAT_SECONDS + self.load_seconds
 
     def __str__(self):
         lines = [
             f"round {self.number}: a load takes about {self.load_seconds:.2f} s; "
             f"latency {self.latency_ms:g} ms, "
-            f"keep_cache {'on' if self.keep_cache else 'off'}"
+            f"keep_cache {'on' if self.keep_cache else 'off'}, reader {self.reader}"
         ]
         for number, group in enumerate(self.groups):
             agreement = "strict" if group.strict else "eager"
@@ -125,7 +127,9 @@ class RoundPlan:
                 demand = "" if rank.demand is None else f", {len(rank.demand)} tensors"
                 lines.append(
                     f"  rank {rank.number} from {rank.starts_at:.3f} s{demand}, "
-                    f"holds {rank.holds_seconds:.2f} s: {' '.join(rank.flags)}"
+                    f"holds {rank.holds_seconds:.2f} s, "
+                    + ("" if rank.closes_before is None else f"closes at {rank.closes_before}, ")
+                    + " ".join(rank.flags)
                 )
         lines += [f"  {event}" for event in self.events]
         return "\n".join(lines)
@@ -144,6 +148,7 @@ def draw_rank(rng, group, number, strict, tensors, load_seconds):
         count = rng.randint(1, len(tensors))
         demand = tuple(rng.sample(tensors, count))
     late = rng.random() < 0.3
+    taken = len(tensors if demand is None else demand)
     return RankPlan(
         group=group,
         number=number,
@@ -151,6 +156,7 @@ def draw_rank(rng, group, number, strict, tensors, load_seconds):
         flags=tuple(flags),
         demand=demand,
         holds_seconds=rng.uniform(0, 0.4) if rng.random() < 0.3 else 0.0,
+        closes_before=rng.randrange(taken) if rng.random() < 0.1 else None,
     )
 
 
@@ -169,12 +175,13 @@ def draw_event(rng, groups, load_seconds):
     elif kind in ("kill daemon", "drain daemon"):
         event["again_after"] = 0.0 if rng.random() < 0.7 else rng.uniform(0, 0.8)
     elif kind == "stop daemon":
-        longer = rng.random() < LONG_STOPS
+        longer = rng.random() < LONG
         event["seconds"] = HEARTBEAT_SECONDS + 1.5 if longer else rng.uniform(0.05, 1.2)
     else:
         event["checkpoint"] = rng.choice(CHECKPOINTS)
         if kind == "storage hangs":
-            event["seconds"] = rng.uniform(0.05, 1.0)
+            longer = rng.random() < LONG
+            event["seconds"] = OPEN_TIMEOUT_SECONDS + 1 if longer else rng.uniform(0.05, 1.0)
         else:
             event["error"] = rng.choice(["eio", "estale", "enomem", "eagain", "eintr"])
             event["count"] = rng.randint(1, 30)
@@ -201,6 +208,7 @@ def draw_round(seed, number, tensors):
         load_seconds=load_seconds,
         latency_ms=round(rng.uniform(0.5, 8), 1),
         keep_cache=rng.random() < 0.7,
+        reader="threads" if rng.random() < 0.3 else "auto",
         groups=tuple(groups),
         events=tuple(sorted(events, key=lambda event: event.at)),
     )

@@ -27,8 +27,6 @@ class Load:
     def __init__(self, world, plan, group, name, round_number):
         self.plan = plan
         self.group = group
-        # Not None: the probe of a new daemon.
-        self.probe_of = None
         self.name = name
         slowfs = world.slowfs[group.checkpoint]
         self.source = slowfs.source
@@ -37,6 +35,8 @@ class Load:
             flags += ["--demand", tensor]
         if plan.holds_seconds:
             flags.append("--hold")
+        if plan.closes_before is not None:
+            flags += ["--pause-after", plan.closes_before, "--close"]
         flags.append("--forks")
         self._start(
             Rank(
@@ -114,7 +114,7 @@ class Probe(Load):
         self.name = name
         self.plan = None
         self.source = world.probe
-        # When the old daemon had gone; None: it was not restarted at once.
+        # When the old daemon had gone, and whether this one was started at that moment.
         self.since = since
         self.at_once = at_once
         self._start(world.start_probe(name))
@@ -130,11 +130,12 @@ class Round:
         self._agenda = []
         self._order = itertools.count()
         self._begun = time.monotonic()
-        # Not None: it is about to be started again; (since when it had gone or None, at once).
         self._daemon_handle = None
-        self._daemon_down = False
-        self._daemon_restarts_after = 0.0
+        # From the signal that ends it until the next one is started; then how, and after how long.
         self._daemon_expected_to_end = False
+        self._daemon_code = 0
+        self._daemon_restarts_after = 0.0
+        self._daemon_has_served = True
         self._probes = 0
         self._storage_failed_for_all = set()
 
@@ -152,11 +153,8 @@ class Round:
             while self._goes_on():
                 self._step()
             self.world.calm_storage()
-            # Children of killed ranks live on and hold what they inherited.
-            self.world.wait_until_idle()
-            for load in self.loads:
-                load.end_children()
             self.world.measure_baseline()
+            # While children of killed ranks live on and hold what they inherited.
             self.world.check_idle()
         finally:
             self._clear()
@@ -227,7 +225,9 @@ class Round:
         for event in events:
             decision = event.get("decision", {}).get("effective", "")
             self._say(f"{load.name}: {event['event']} {decision} {event.get('message', '')}")
-            if event["event"] == "holding":
+            if event["event"] == "paused":
+                self._resume(load)
+            elif event["event"] == "holding":
                 self._after(load.plan.holds_seconds, lambda: self._resume(load))
         if at_end:
             load.finish()
@@ -255,12 +255,16 @@ class Round:
             assert ".safetensors" in last["message"], f"{load.name}: no file is named: {last}"
             self.tally.outcomes["told of storage's error"] += 1
             return
+        if last.get("event") == "closed" and code == 0:
+            self._note_wait(load)
+            self.tally.outcomes["closed early"] += 1
+            return
         assert last.get("event") == "done" and code == 0, f"{load.name} ended with {code}: {last}"
         self._compare(load, last["digests"])
         before = load.first_decision["effective"]
         after = last["decision"]["effective"]
         assert after == before or after == "native", f"{load.name}: {before}, then {after}"
-        assert last["decision"]["reason"] or after == STAGED, f"{load.name}: native without a reason"
+        assert last["decision"]["reason"] or after == STAGED, f"{load.name}: native, no reason"
         if load.plan is None:
             self._probe_ended(load, before)
             return
@@ -286,10 +290,12 @@ class Round:
         return self.plan.documented_seconds(load.group.strict) + load.plan.holds_seconds
 
     def _note_wait(self, load):
+        what = f"{load.name} in round {self.plan.number}"
         seconds = load.ended_at - load.begun - load.stopped_seconds
-        self.tally.note_wait(
-            seconds, self._documented(load), f"{load.name} in round {self.plan.number}"
-        )
+        self.tally.note_wait(seconds, self._documented(load), what)
+        documented = self.plan.documented_open_seconds(load.group.strict)
+        opened = max(0, load.opened_at - load.begun - load.stopped_seconds)
+        self.tally.note_open(opened, documented, what)
 
     def _check_wait(self, load):
         if not load.running:
@@ -385,16 +391,14 @@ class Round:
 
     def _watch_daemon(self):
         self._daemon_handle = process_handle(self.world.daemon.pid)
-        self._daemon_down = False
         self._daemon_expected_to_end = False
 
     def _end_daemon(self, event):
-        if self._daemon_down or self._daemon_expected_to_end:
+        if self._daemon_expected_to_end:
             return False
         self._daemon_expected_to_end = True
         self._daemon_restarts_after = event.again_after
         self._daemon_code = 0 if event.kind == "drain daemon" else -signal.SIGKILL
-        self._daemon_ends_since = self._now()
         if event.kind == "kill daemon":
             self.tally.processes_killed += 1
         number = signal.SIGTERM if event.kind == "drain daemon" else signal.SIGKILL
@@ -402,7 +406,7 @@ class Round:
         return True
 
     def _stop_daemon(self, event):
-        if self._daemon_down or self._daemon_expected_to_end:
+        if self._daemon_expected_to_end:
             return False
         handle = self._daemon_handle
         signal.pidfd_send_signal(handle, signal.SIGSTOP)
@@ -425,8 +429,11 @@ class Round:
         self._daemon_handle = None
         self._say(f"the daemon ended with {code}")
         assert self._daemon_expected_to_end, f"the daemon ended by itself with {code}"
-        assert code == self._daemon_code, f"the daemon ended with {code}, not {self._daemon_code}"
-        self._daemon_down = True
+        # Before its main() a signal has the effect that every program knows.
+        expected = [self._daemon_code]
+        if self._daemon_code == 0 and not self._daemon_has_served:
+            expected.append(-signal.SIGTERM)
+        assert code in expected, f"the daemon ended with {code}, not {self._daemon_code}"
         delay = self._daemon_restarts_after
         if delay == 0:
             self._restart_daemon(since, at_once=True)
@@ -434,8 +441,9 @@ class Round:
             self._after(delay, lambda: self._restart_daemon(since, at_once=False))
 
     def _restart_daemon(self, since, at_once):
-        self.world.start_daemon()
+        self.world.start_daemon(self.plan.reader)
         self._watch_daemon()
+        self._daemon_has_served = False
         self._say(f"a daemon starts again as {self.world.daemon.pid}")
         self._start_probe(since, at_once)
 
@@ -447,6 +455,7 @@ class Round:
     def _probe_ended(self, probe, decision):
         """The new daemon must have served it, unless it was ended or stopped meanwhile."""
         if decision == STAGED:
+            self._daemon_has_served = True
             if probe.at_once and not self._disturbed_between(probe.since, probe.opened_at):
                 self.tally.restarts.append(probe.opened_at - probe.since)
             return
@@ -454,7 +463,7 @@ class Round:
         assert time.monotonic() - probe.since < GUARD_SECONDS, f"no daemon serves: {reason}"
         # A machine that is busy starts a daemon late.
         self._say(f"{probe.name}: not served: {reason}")
-        if not self._daemon_down:
+        if not self._daemon_expected_to_end:
             self._start_probe(probe.since, probe.at_once)
 
     def _disturbed_between(self, begin, end):

@@ -18,13 +18,17 @@ class Tally:
     bytes_compared: int = 0
     # (seconds, part of what is documented, what it was).
     longest_wait: tuple = (0.0, 0.0, "")
+    # The same of opens alone.
+    longest_open: tuple = (0.0, 0.0, "")
     # From the old daemon's exit to the decision of the next session, where it is restarted at once.
     restarts: list = dataclasses.field(default_factory=list)
     peaks: dict = dataclasses.field(default_factory=dict)
 
     def note_wait(self, seconds, documented, what):
-        if seconds / documented > self.longest_wait[1]:
-            self.longest_wait = (seconds, seconds / documented, what)
+        self.longest_wait = max(self.longest_wait, (seconds, seconds / documented, what))
+
+    def note_open(self, seconds, documented, what):
+        self.longest_open = max(self.longest_open, (seconds, seconds / documented, what))
 
     def note_peak(self, name, value):
         self.peaks[name] = max(self.peaks.get(name, 0), value)
@@ -40,16 +44,17 @@ class Tally:
     def table(self):
         rows = [("rounds", str(self.rounds)), ("time", f"{self.seconds:.0f} s"), ("", "")]
         rows += [
-            (f"{kind}", f"{count}" + (f" ({self.missed[kind]} too late)" if self.missed[kind] else ""))
+            (kind, f"{count} ({self.missed[kind]} too late)" if self.missed[kind] else str(count))
             for kind, count in sorted(self.events.items())
         ]
         rows += [("processes killed", str(self.processes_killed)), ("", "")]
         rows += [(f"loads {name}", str(count)) for name, count in sorted(self.outcomes.items())]
         rows.append(("bytes compared", f"{self.bytes_compared / (1 << 30):.2f} GiB, all right"))
-        seconds, part, what = self.longest_wait
-        rows.append(
-            ("longest wait", f"{seconds:.2f} s, {part:.0%} of what is documented ({what})")
-        )
+        for name, (seconds, part, what) in (
+            ("longest open", self.longest_open),
+            ("longest load", self.longest_wait),
+        ):
+            rows.append((name, f"{seconds:.2f} s, {part:.0%} of what is documented ({what})"))
         if self.restarts:
             rows.append(
                 (

@@ -89,11 +89,12 @@ class World:
     def daemon_log_path(self):
         return os.path.join(self._daemon_directory, "log")
 
-    def start_daemon(self):
+    def start_daemon(self, reader="auto"):
         """Starts one and does not wait for it."""
         if self.daemon is not None:
             self.daemon.abandon()
-        self.daemon = Daemon(self.build_dir, self._daemon_directory, flags=DAEMON_FLAGS)
+        flags = [*DAEMON_FLAGS, "--reader", reader]
+        self.daemon = Daemon(self.build_dir, self._daemon_directory, flags=flags)
         self._baseline = None
         return self.daemon
 
@@ -135,7 +136,8 @@ class World:
         last = {}
 
         def idle():
-            assert self.daemon.is_running(), f"the daemon has ended: {self.daemon.process.returncode}"
+            code = self.daemon.process.poll()
+            assert code is None, f"the daemon has ended: {code}"
             try:
                 last.update(self.daemon.status())
             except grpc.RpcError as error:
