@@ -163,7 +163,14 @@ absl::StatusOr<std::shared_ptr<LoadSession>> LoadSession::Open(const std::string
   }
   // Whatever the daemon said of the files: this process believes its own reading of the headers.
   if (session->catalog_ == nullptr) RETURN_IF_ERROR(session->BecomeNative(std::move(reason)));
-  RETURN_IF_ERROR(session->ResolveDemand(options));
+  const absl::Status demanded = session->ResolveDemand(options);
+  if (session->InForkedChild()) {
+    // choose_demand has forked, and this is the child.
+    const absl::Status refusal = session->CheckUsable();
+    Drop(std::move(session));
+    return refusal;
+  }
+  RETURN_IF_ERROR(demanded);
   if (session->extents_ != nullptr && session->demand_.has_value()) {
     session->daemon_->SendDemand(*session->demand_);
   }
