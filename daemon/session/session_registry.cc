@@ -15,6 +15,7 @@
 #include "common/errno_status.h"
 #include "common/status_macros.h"
 #include "daemon/limits.h"
+#include "daemon/session/worker_pool.h"
 
 namespace forestage {
 namespace {
@@ -31,6 +32,14 @@ absl::StatusOr<SessionToken> MakeToken() {
     if (count > 0) filled += static_cast<size_t>(count);
   }
   return token;
+}
+
+std::unique_ptr<WorkQueue> MakeWorkQueue(const SessionRegistry::Options& options,
+                                         size_t threads_max, size_t threads_per_owner_max) {
+  if (options.make_work_queue != nullptr) {
+    return options.make_work_queue(threads_max, threads_per_owner_max);
+  }
+  return std::make_unique<WorkerPool>(threads_max, threads_per_owner_max);
 }
 
 absl::StatusOr<SessionDelivery> DuplicateDelivery(const StagedCheckpoint& staged) {
@@ -101,8 +110,9 @@ SessionRegistry::SessionRegistry(Options options, CheckpointStore& store, ExitWa
       observer_(observer),
       quota_({.sessions_max = options_.sessions_per_user_max,
               .descriptors_max = options_.descriptors_per_user_max}),
-      release_pool_(kReleaseThreadsMax, kReleaseThreadsPerUserMax),
-      preparation_pool_(kPreparationThreadsMax, kPreparationThreadsPerUserMax) {
+      release_queue_(MakeWorkQueue(options_, kReleaseThreadsMax, kReleaseThreadsPerUserMax)),
+      preparation_queue_(
+          MakeWorkQueue(options_, kPreparationThreadsMax, kPreparationThreadsPerUserMax)) {
   CHECK(options_.now != nullptr);
 }
 
@@ -257,7 +267,7 @@ void SessionRegistry::ReleaseFor(std::shared_ptr<UserQuota::Charge> charge, Held
   const uint64_t owner = charge->uid();
   // A function is copied; what it holds need not be copyable.
   auto shared = std::make_shared<Held>(std::move(held));
-  release_pool_.Submit(owner, [shared = std::move(shared), charge = std::move(charge)]() mutable {
+  release_queue_->Submit(owner, [shared = std::move(shared), charge = std::move(charge)]() mutable {
     shared.reset();
     charge.reset();
   });
@@ -276,8 +286,8 @@ void SessionRegistry::Prepare(Session& session) {
   }
   session.received.clear();
   const size_t lanes = std::min<size_t>(session.terms.local_size, options_.lanes_max);
-  preparation_pool_.Submit(session.peer.uid, [this, id = session.id, path = session.terms.path,
-                                              shards, lanes, charge = session.charge] {
+  preparation_queue_->Submit(session.peer.uid, [this, id = session.id, path = session.terms.path,
+                                                shards, lanes, charge = session.charge] {
     absl::StatusOr<std::shared_ptr<StagedCheckpoint>> acquired =
         store_.Acquire(path, std::move(*shards), lanes);
     const uint64_t resident_bytes = acquired.ok() ? AskResidentBytes(**acquired) : 0;
@@ -601,7 +611,7 @@ void SessionRegistry::ReportCounts() {
 }
 
 void SessionRegistry::ReleaseLater(std::shared_ptr<StagedCheckpoint> checkpoint) {
-  release_pool_.Submit([held = std::move(checkpoint)] {});
+  release_queue_->Submit(WorkerPool::kNobody, [held = std::move(checkpoint)] {});
 }
 
 void SessionRegistry::BeginDrain() {
@@ -619,7 +629,7 @@ void SessionRegistry::EndAll() {
 }
 
 bool SessionRegistry::WaitUntilIdle(absl::Time deadline) {
-  return preparation_pool_.WaitUntilIdle(deadline) && release_pool_.WaitUntilIdle(deadline);
+  return preparation_queue_->WaitUntilIdle(deadline) && release_queue_->WaitUntilIdle(deadline);
 }
 
 bool SessionRegistry::draining() const {

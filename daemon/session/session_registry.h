@@ -34,7 +34,7 @@
 #include "daemon/session/session_decision.h"
 #include "daemon/session/session_terms.h"
 #include "daemon/session/user_quota.h"
-#include "daemon/session/worker_pool.h"
+#include "daemon/session/work_queue.h"
 #include "daemon/staging/staged_checkpoint.h"
 
 namespace forestage {
@@ -116,6 +116,8 @@ class SessionRegistry {
     std::function<absl::Time()> now;
     // Whom to ask before reading ahead. Outlives the registry. Null: memory is without end.
     MemoryLedger* memory = nullptr;
+    // Makes what runs preparations and releases. Null: WorkerPool.
+    WorkQueueFactory make_work_queue = nullptr;
   };
   // All must outlive it. `observer` may be null.
   SessionRegistry(Options options, CheckpointStore& store, ExitWatch& exit_watch,
@@ -247,8 +249,8 @@ class SessionRegistry {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 
   // Last, so that their threads end before the rest goes.
-  WorkerPool release_pool_;
-  WorkerPool preparation_pool_;
+  const std::unique_ptr<WorkQueue> release_queue_;
+  const std::unique_ptr<WorkQueue> preparation_queue_;
 };
 
 }  // namespace forestage
