@@ -221,7 +221,8 @@ std::optional<ReadRequest> Stager::Take(size_t lane) {
   for (size_t tried = 0; tried < parts_.size(); ++tried) {
     MountPart& part = parts_[next_part_];
     next_part_ = (next_part_ + 1) % parts_.size();
-    if (!LaneMayTake(lane, part)) continue;
+    // A rank waits for what is urgent: it must not wait for the reads before it too.
+    if (!part.queue.IsUrgent() && !LaneMayTake(lane, part)) continue;
     std::optional<ReadRequest> request = TakeFrom(part, lane);
     if (request.has_value()) return request;
   }
