@@ -129,6 +129,9 @@ DaemonMountRow ToRow(const v1::MountStatus& mount) {
   row.advice_bytes = mount.advice_bytes();
   row.files_opened = mount.files_opened();
   row.files_residency_unknown = mount.files_residency_unknown();
+  row.in_flight_bytes = mount.in_flight_bytes();
+  row.in_flight_limit_bytes = mount.in_flight_limit_bytes();
+  row.stuck_bytes = mount.stuck_bytes();
   for (const std::string& weakness : mount.weaknesses()) row.weaknesses.push_back(weakness);
   return row;
 }

@@ -54,6 +54,9 @@ struct DaemonMountRow {
   uint64_t advice_bytes = 0;
   uint64_t files_opened = 0;
   uint64_t files_residency_unknown = 0;
+  uint64_t in_flight_bytes = 0;
+  uint64_t in_flight_limit_bytes = 0;
+  uint64_t stuck_bytes = 0;
   std::vector<std::string> weaknesses;
 };
 struct DaemonStatus {

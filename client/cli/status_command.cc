@@ -67,6 +67,14 @@ std::string CheckpointText(const DaemonCheckpointRow& checkpoint) {
   return text;
 }
 
+std::string FlightText(const DaemonMountRow& mount) {
+  if (mount.in_flight_limit_bytes == 0) return "none";
+  const std::string text = absl::StrCat(FormatBytes(mount.in_flight_bytes), " of ",
+                                        FormatBytes(mount.in_flight_limit_bytes));
+  if (mount.stuck_bytes == 0) return text;
+  return absl::StrCat(text, ", ", FormatBytes(mount.stuck_bytes), " STUCK");
+}
+
 std::string MountsText(const std::vector<DaemonMountRow>& mounts) {
   TextTable table({{"MOUNT"},
                    {"DEVICE"},
@@ -74,12 +82,13 @@ std::string MountsText(const std::vector<DaemonMountRow>& mounts) {
                    {"READ BY"},
                    {"ADVICE", TextTable::Align::kRight},
                    {"FILES OPENED", TextTable::Align::kRight},
+                   {"IN FLIGHT"},
                    {"WEAKNESSES"}});
   for (const DaemonMountRow& mount : mounts) {
     table.AddRow(
         {mount.mount_point.empty() ? "(in another container)" : EscapeName(mount.mount_point),
          mount.device, mount.type, mount.way, FormatBytes(mount.advice_bytes),
-         absl::StrCat(mount.files_opened),
+         absl::StrCat(mount.files_opened), FlightText(mount),
          mount.weaknesses.empty() ? "none" : absl::StrJoin(mount.weaknesses, ", ")});
   }
   return table.ToString();

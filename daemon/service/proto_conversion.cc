@@ -112,7 +112,7 @@ v1::SessionStatus ToProto(const SessionSnapshot& snapshot) {
   return message;
 }
 
-v1::MountStatus ToProto(const MountTable::Seen& seen) {
+v1::MountStatus ToProto(const MountTable::Seen& seen, absl::Span<const MountFlight> flights) {
   const MountProbe& probe = seen.probe;
   v1::MountStatus message;
   message.set_device(DeviceText(probe.mount.device));
@@ -129,6 +129,12 @@ v1::MountStatus ToProto(const MountTable::Seen& seen) {
     verdict.set_reason(Utf8Text(named.verdict.reason));
   }
   for (const Weakness& weakness : WeaknessesOf(probe)) message.add_weaknesses(weakness.id);
+  for (const MountFlight& flight : flights) {
+    if (flight.device != probe.mount.device) continue;
+    message.set_in_flight_bytes(flight.in_flight_bytes);
+    message.set_in_flight_limit_bytes(flight.limit_bytes);
+    message.set_stuck_bytes(flight.stuck_bytes);
+  }
   return message;
 }
 

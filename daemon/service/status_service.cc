@@ -71,7 +71,10 @@ void StatusService::FillStatus(v1::GetStatusResponse& response) const {
   response.set_reader(store_.reader_name());
   response.set_reader_reason(store_.reader_reason());
   response.set_metrics_address(options_.metrics_address);
-  for (const MountTable::Seen& seen : store_.mounts()) *response.add_mounts() = ToProto(seen);
+  const std::vector<MountFlight> flights = store_.Flights();
+  for (const MountTable::Seen& seen : store_.mounts()) {
+    *response.add_mounts() = ToProto(seen, flights);
+  }
   *response.mutable_memory() = ToProto(memory_.Standing());
   const std::vector<SessionSnapshot> sessions = registry_.Snapshot();
   for (std::shared_ptr<StagedCheckpoint>& checkpoint : store_.List()) {

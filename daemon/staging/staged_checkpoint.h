@@ -18,6 +18,7 @@
 #include "checkpoint/catalog.h"
 #include "checkpoint/extent.h"
 #include "common/unique_fd.h"
+#include "daemon/staging/mount_flight.h"
 #include "daemon/storage/mount_table.h"
 #include "daemon/storage/shard_file.h"
 
@@ -129,6 +130,8 @@ class CheckpointStore {
   virtual std::string reader_reason() const = 0;
   // The mounts that it has read from.
   virtual std::vector<MountTable::Seen> mounts() const { return {}; }
+  // What is read now of the mounts of staged checkpoints.
+  virtual std::vector<MountFlight> Flights() const { return {}; }
 };
 
 }  // namespace forestage

@@ -37,6 +37,8 @@ constexpr LabelDescription kCauseLabels[] = {{"cause", kCauses, ""}};
 constexpr LabelDescription kErrorLabels[] = {{"class", kErrorClasses, ""}};
 constexpr LabelDescription kCheckpointLabels[] = {
     {"checkpoint", {}, "first 12 hexadecimal digits of the signature, or `other`"}};
+constexpr LabelDescription kMountLabels[] = {
+    {"mount", {}, "`MAJOR:MINOR` as in `/proc/self/mountinfo`, or `other`"}};
 constexpr LabelDescription kOutcomeLabels[] = {{"outcome", kOutcomes, ""}};
 constexpr LabelDescription kDecisionLabels[] = {{"effective", kPolicies, ""},
                                                 {"reason", kReasons, ""}};
@@ -112,9 +114,17 @@ constexpr MetricDescription kTable[] = {
      {}},
     {Metric::kAdmissionsRefused, "forestage_admissions_refused_total", MetricType::kCounter,
      "Groups whose checkpoint did not fit into memory, by what bounds it.", kBoundLabels},
+    {Metric::kMountInFlightBytes, "forestage_mount_in_flight_bytes", MetricType::kGauge,
+     "Bytes being read now from a mount with files of staged checkpoints.", kMountLabels},
+    {Metric::kMountInFlightLimitBytes, "forestage_mount_in_flight_limit_bytes", MetricType::kGauge,
+     "How many may be read at once from the mount, as found by trying.", kMountLabels},
+    {Metric::kMountStuckBytes, "forestage_mount_stuck_bytes", MetricType::kGauge,
+     "Of the bytes being read: of reads that have not come back for 10 seconds. Not 0 means that "
+     "the storage hangs.",
+     kMountLabels},
 };
 static_assert(std::size(kTable) == kMetricCount);
-static_assert(kMetricCount == static_cast<size_t>(Metric::kAdmissionsRefused) + 1);
+static_assert(kMetricCount == static_cast<size_t>(Metric::kMountStuckBytes) + 1);
 
 constexpr bool RowsFollowTheEnum() {
   for (size_t i = 0; i < kMetricCount; ++i) {
