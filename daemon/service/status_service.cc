@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 
 #include "common/status_macros.h"
+#include "common/utf8_text.h"
 #include "daemon/limits.h"
 #include "daemon/service/grpc_status.h"
 #include "daemon/service/proto_conversion.h"
@@ -85,7 +86,8 @@ void StatusService::FillStatus(v1::GetStatusResponse& response) const {
     message.set_tensor_count(catalog.tensor_count());
     message.set_total_bytes(catalog.total_bytes());
     *message.mutable_progress() = ToProto(checkpoint->progress());
-    for (const std::string& error : checkpoint->read_errors()) message.add_read_errors(error);
+    for (const std::string& error : checkpoint->read_errors())
+      message.add_read_errors(Utf8Text(error));
     for (const SessionSnapshot& session : sessions) {
       if (session.checkpoint == checkpoint.get()) *message.add_sessions() = ToProto(session);
     }
