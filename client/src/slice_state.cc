@@ -123,6 +123,7 @@ absl::Status Slice::State::CopyContiguous(absl::Span<std::byte> destination,
   for (uint64_t begin = plan_.file_begin(); begin < plan_.file_end();) {
     const uint64_t end = std::min(plan_.file_end(), AlignDown(begin, kPieceBytes) + kPieceBytes);
     RETURN_IF_ERROR(Prepare(begin, end, deadline));
+    session_->BringIn(shard_index_, begin, end);
     RETURN_IF_ERROR(
         ReadExactly(shard(), begin, destination.subspan(begin - plan_.file_begin(), end - begin)));
     begin = end;
@@ -146,6 +147,7 @@ absl::Status Slice::State::CopyStrided(absl::Span<std::byte> destination,
                              [&](uint64_t offset) { return offset + run_bytes <= piece_end; });
     offsets.erase(beyond, offsets.end());
     RETURN_IF_ERROR(Prepare(offsets.front(), offsets.back() + run_bytes, deadline));
+    session_->BringIn(shard_index_, offsets.front(), offsets.back() + run_bytes);
     RETURN_IF_ERROR(ReadRuns(shard(), offsets, run_bytes,
                              destination.subspan(run * run_bytes, offsets.size() * run_bytes)));
     run += offsets.size();
