@@ -31,9 +31,10 @@ enum class Metric : size_t {
   kConsumedBytes,
   kClientMajorFaults,
   kMemoryLeasedBytes,
+  kMemoryLargestUserBytes,
   kAdmissionsRefused,
 };
-inline constexpr size_t kMetricCount = 20;
+inline constexpr size_t kMetricCount = 21;
 
 enum class MetricType { kCounter, kGauge, kHistogram };
 // "counter", "gauge", "histogram": as in a # TYPE line.
