@@ -470,20 +470,6 @@ class DaemonConnection : public DaemonSession {
   const std::shared_ptr<SessionStream> stream_;
 };
 
-absl::StatusOr<UniqueFd> ConnectToDaemon(const DaemonOpenRequest& request) {
-  absl::StatusOr<UniqueFd> socket =
-      ConnectUnixSocket(request.socket_path, SOCK_STREAM, absl::Now() + request.daemon_wait);
-  if (socket.ok()) return socket;
-  const absl::Status& status = socket.status();
-  absl::string_view fix = "start forestaged or set FORESTAGE_SOCKET to its socket";
-  if (absl::IsPermissionDenied(status)) {
-    fix = "join the group of its socket (the daemon's setting socket-group), or run as its user";
-  } else if (absl::IsInvalidArgument(status)) {
-    fix = "give forestaged a socket with a shorter path";
-  }
-  return absl::Status(status.code(), absl::StrCat("no daemon at ", status.message(), ": ", fix));
-}
-
 std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd socket) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kEventBytesMax);
@@ -557,7 +543,8 @@ absl::string_view Fix(const absl::Status& status) {
 
 absl::StatusOr<DaemonWelcome> OpenDaemonConnection(const DaemonOpenRequest& request,
                                                    std::shared_ptr<DaemonLoss> loss) {
-  ASSIGN_OR_RETURN(UniqueFd socket, ConnectToDaemon(request));
+  ASSIGN_OR_RETURN(UniqueFd socket,
+                   ConnectToRanksSocket(request.socket_path, absl::Now() + request.daemon_wait));
   auto connection =
       std::make_unique<DaemonConnection>(std::make_unique<Call>(MakeChannel(std::move(socket))),
                                          MakeOpenMessage(request), std::move(loss));

@@ -22,6 +22,8 @@ namespace {
 
 // How often a checkpoint that is being staged is looked at, so that its end is told soon.
 constexpr absl::Duration kProgressLookPeriod = absl::Milliseconds(100);
+// What bounds a user's staging, beside the names of MemoryBoundKind.
+constexpr char kUserBoundName[] = "user";
 
 absl::StatusOr<SessionToken> MakeToken() {
   SessionToken token = {};
@@ -82,6 +84,8 @@ struct SessionRegistry::Session {
   bool reading = false;
   // Of the checkpoint's pages in memory. Null: not reading, or nobody counts.
   std::shared_ptr<const MemoryLease> lease;
+  // The same bytes among those of its user. Null: not reading.
+  std::unique_ptr<const UserQuota::StagedHold> staged_hold;
   // When it became ready, as far as it was asked.
   uint64_t resident_bytes = 0;
   size_t demand_items = 0;
@@ -109,7 +113,8 @@ SessionRegistry::SessionRegistry(Options options, CheckpointStore& store, ExitWa
       exit_watch_(exit_watch),
       observer_(observer),
       quota_({.sessions_max = options_.sessions_per_user_max,
-              .descriptors_max = options_.descriptors_per_user_max}),
+              .descriptors_max = options_.descriptors_per_user_max,
+              .staged_bytes_max = options_.staged_bytes_per_user_max}),
       release_queue_(MakeWorkQueue(options_, kReleaseThreadsMax, kReleaseThreadsPerUserMax)),
       preparation_queue_(
           MakeWorkQueue(options_, kPreparationThreadsMax, kPreparationThreadsPerUserMax)) {
@@ -360,6 +365,10 @@ void SessionRegistry::StartReading(Group& group) {
     if (session.lease == nullptr && options_.memory != nullptr) {
       session.lease = options_.memory->Renew(RequestOf(session));
     }
+    if (session.staged_hold == nullptr) {
+      session.staged_hold = quota_.KeepStaged(session.peer.uid, session.staged.get(),
+                                              session.staged->CacheableBytes());
+    }
     session.reading = true;
     group.NoteReadingBegan();
     if (!session.terms.demand_follows) session.staged->AddDemandForEverything(session.id);
@@ -369,14 +378,25 @@ void SessionRegistry::StartReading(Group& group) {
 void SessionRegistry::AskAdmission(Group& group) {
   const std::optional<SessionId> asker = group.NeedsAdmission();
   if (!asker.has_value()) return;
-  if (options_.memory == nullptr) return group.SetAdmission("");
   Session& session = *Find(*asker);
-  MemoryAdmission admission = options_.memory->Admit(RequestOf(session));
-  session.lease = std::move(admission.lease);
-  if (session.lease == nullptr && observer_ != nullptr) {
-    observer_->OnAdmissionRefused(MemoryBoundKindName(admission.bound_kind));
+  absl::StatusOr<std::unique_ptr<UserQuota::StagedHold>> hold =
+      quota_.HoldStaged(session.peer.uid, session.staged.get(), session.staged->CacheableBytes());
+  if (!hold.ok()) {
+    if (observer_ != nullptr) observer_->OnAdmissionRefused(kUserBoundName);
+    return group.SetAdmission(std::string(hold.status().message()));
   }
-  group.SetAdmission(std::move(admission.reason));
+  if (options_.memory != nullptr) {
+    MemoryAdmission admission = options_.memory->Admit(RequestOf(session));
+    session.lease = std::move(admission.lease);
+    if (session.lease == nullptr) {
+      if (observer_ != nullptr) {
+        observer_->OnAdmissionRefused(MemoryBoundKindName(admission.bound_kind));
+      }
+      return group.SetAdmission(std::move(admission.reason));
+    }
+  }
+  session.staged_hold = *std::move(hold);
+  group.SetAdmission("");
 }
 
 void SessionRegistry::GiveOutcomes(Group& group) {
@@ -407,6 +427,7 @@ void SessionRegistry::StopReadingFor(Session& session) {
   session.reading = false;
   session.staged->RemoveSession(session.id);
   session.lease = nullptr;
+  session.staged_hold = nullptr;
 }
 
 void SessionRegistry::WhenReady(SessionId id,
@@ -608,6 +629,9 @@ void SessionRegistry::ReportCounts() {
   observer_->OnSessionCount(sessions_.size());
   observer_->OnGroupCount(groups_.size());
   if (options_.memory != nullptr) observer_->OnLeasedBytes(options_.memory->leased_bytes());
+  uint64_t largest = 0;
+  for (const auto& [uid, bytes] : quota_.StagedBytes()) largest = std::max(largest, bytes);
+  observer_->OnLargestUserBytes(largest);
 }
 
 void SessionRegistry::ReleaseLater(std::shared_ptr<StagedCheckpoint> checkpoint) {
