@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
-#include "client/src/shard_reader.h"
 #include "client/src/slice_state.h"
 
 #include "common/check.h"
@@ -23,6 +22,12 @@ namespace {
 // How often WaitUntilStaged asks the daemon.
 constexpr absl::Duration kProgressPeriod = absl::Milliseconds(250);
 constexpr absl::Duration kSettledPause = absl::Milliseconds(10);
+
+// Threads that bring in blocks for ranks that read by themselves: of all ranks of a node together,
+// and of each. One has 2 MiB in flight, and 16 of them as much as the window of read-ahead.
+constexpr size_t kFillThreadsOfNode = 32;
+constexpr size_t kFillThreadsMin = 4;
+constexpr size_t kFillThreadsMax = 16;
 
 absl::Status CheckOptions(const SessionOptions& options) {
   if (options.local_size == 0) return absl::InvalidArgumentError("local_size is 0");
@@ -163,12 +168,20 @@ absl::StatusOr<std::shared_ptr<LoadSession>> LoadSession::Open(const std::string
   }
   // Whatever the daemon said of the files: this process believes its own reading of the headers.
   if (session->catalog_ == nullptr) RETURN_IF_ERROR(session->BecomeNative(std::move(reason)));
-  RETURN_IF_ERROR(session->ResolveDemand(options));
+  session->SayIfNotMapped();
+  const absl::Status demanded = session->ResolveDemand(options);
+  if (session->InForkedChild()) {
+    // choose_demand has forked, and this is the child.
+    const absl::Status refusal = session->CheckUsable();
+    Drop(std::move(session));
+    return refusal;
+  }
+  RETURN_IF_ERROR(demanded);
   if (session->extents_ != nullptr && session->demand_.has_value()) {
     session->daemon_->SendDemand(*session->demand_);
     session->AwaitDemandSeen();
   }
-  session->read_ahead_ = session->MakeReadAhead();
+  session->MakeReadAhead(options);
   return session;
 }
 
@@ -236,6 +249,14 @@ absl::Status LoadSession::BecomeNative(std::string reason) {
   return absl::OkStatus();
 }
 
+void LoadSession::SayIfNotMapped() {
+  const absl::Status error = files_->mapping_error();
+  if (error.ok()) return;
+  absl::StrAppend(&given_.reason, given_.reason.empty() ? "" : "; ",
+                  "files cannot be mapped, so every slice is read into memory of its own: ",
+                  OneLine(error.message()));
+}
+
 void LoadSession::SetCatalog(HeldCatalog catalog) {
   catalog_ = std::make_shared<const Catalog>(catalog.owner, catalog.view);
   consumed_ = std::make_unique<std::atomic<bool>[]>(catalog.view.tensor_count());
@@ -285,23 +306,32 @@ void LoadSession::AwaitDemandSeen() const {
   if (begun) (void)daemon_->GetProgress(absl::Now() + kProgressPeriod);
 }
 
-std::unique_ptr<ReadAhead> LoadSession::MakeReadAhead() const {
-  // The files live as long as the session.
-  auto advise = [files = files_.get()](const ReadAhead::Part& part) {
-    AdviseRange(files->shards()[part.shard_index], part.begin, part.end);
-  };
-  if (!demand_.has_value()) {
-    return std::make_unique<ReadAhead>(files_->shard_bytes(), std::move(advise));
+void LoadSession::MakeReadAhead(const SessionOptions& options) {
+  BlockFiller::Options filling;
+  filling.files = files_;
+  filling.others_want_the_rest = options.local_size > 1;
+  filling.threads_max =
+      std::clamp<size_t>(kFillThreadsOfNode / options.local_size, kFillThreadsMin, kFillThreadsMax);
+  const CatalogView& view = held_catalog_->view;
+  if (demand_.has_value()) {
+    std::vector<ReadAhead::Part>& wanted = filling.wanted.emplace();
+    wanted.reserve(demand_->size());
+    for (const DemandedBytes& item : *demand_) {
+      const TensorEntryView tensor = view.tensor(item.tensor_index);
+      wanted.push_back({.shard_index = tensor.shard_index,
+                        .begin = tensor.begin + item.begin,
+                        .end = tensor.begin + item.end});
+    }
+    for (uint32_t i = 0; i < view.shard_count(); ++i) {
+      filling.data_begins.push_back(view.shard(i).data_begin);
+    }
   }
-  std::vector<ReadAhead::Part> order;
-  order.reserve(demand_->size());
-  for (const DemandedBytes& item : *demand_) {
-    const TensorEntryView tensor = held_catalog_->view.tensor(item.tensor_index);
-    order.push_back({.shard_index = tensor.shard_index,
-                     .begin = tensor.begin + item.begin,
-                     .end = tensor.begin + item.end});
-  }
-  return std::make_unique<ReadAhead>(std::move(order), std::move(advise));
+  std::optional<std::vector<ReadAhead::Part>> order = filling.wanted;
+  filler_ = std::make_unique<BlockFiller>(std::move(filling));
+  auto advise = [filler = filler_.get()](const ReadAhead::Part& part) { filler->Ask(part); };
+  read_ahead_ = order.has_value()
+                    ? std::make_unique<ReadAhead>(*std::move(order), std::move(advise))
+                    : std::make_unique<ReadAhead>(files_->shard_bytes(), std::move(advise));
 }
 
 Decision LoadSession::decision() const {
@@ -427,6 +457,7 @@ void LoadSession::Close() {
   if (InForkedChild()) return;
   if (closed_.exchange(true, std::memory_order_acq_rel)) return;
   loss_->Close();
+  if (filler_ != nullptr) filler_->Stop();
   if (daemon_ != nullptr) daemon_->Close();
 }
 
