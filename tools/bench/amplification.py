@@ -1,6 +1,8 @@
 """Part "amplification": bytes that the device gave over bytes that the ranks need."""
 
 import functools
+import json
+import struct
 import subprocess
 import time
 
@@ -12,6 +14,8 @@ from measurement import Case, Measurement
 
 RANKS = (1, 4, 8)
 JOINS_AT_PERCENT = (0, 40, 90, 100)
+# A rank of so many that share out the tensors; the others do not come.
+PART_OF = 3
 
 
 def _staged_percent(context, daemon):
@@ -44,15 +48,50 @@ def _load_while_staging(context, daemon, directory, percent):
     return {"joined_at_percent": joined_at, "load": told}
 
 
+def _every_nth_tensor(paths):
+    """Names, and the bytes of the pages on which they and the headers lie."""
+    names, page_count = [], 0
+    for path in paths:
+        with open(path, "rb") as file:
+            (header_bytes,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(header_bytes))
+        data = 8 + header_bytes
+        ranges = [(0, data)]
+        tensors = sorted((entry["data_offsets"], name) for name, entry in header.items()
+                         if name != "__metadata__")
+        for (begin, end), name in tensors[1::PART_OF]:
+            names.append(name)
+            ranges.append((data + begin, data + end))
+        page_count += len({page for begin, end in ranges
+                           for page in range(begin // page_cache.PAGE_BYTES,
+                                             -(-end // page_cache.PAGE_BYTES))})
+    return names, page_count * page_cache.PAGE_BYTES
+
+
+def _load_part(context, daemon, directory, names):
+    demand = [word for name in names for word in ("--demand", name)]
+    begun = time.monotonic()
+    last = programs.run([context.program("test/load_rank"), "--socket", daemon.socket, "--group",
+                         f"part{begun}", *demand, directory]).splitlines()[-1]
+    if json.loads(last)["decision"]["effective"] == "native":
+        raise programs.ReaderFailed(json.loads(last)["decision"]["reason"])
+    return time.monotonic() - begun
+
+
 def cases(context, storage, daemon, peers):
     del peers
     directory = storage.checkpoint(context.staging_size(storage.name))
     paths = checkpoint_writer.shard_paths(directory)
     needed = page_cache.pages_of(paths) * page_cache.PAGE_BYTES
+    part_names, part_needed = _every_nth_tensor(paths)
 
     def load(ranks):
         told = forestage_load(context, daemon, directory, ranks, "view")
         return Measurement(0, told["node"]["load_seconds"], {"bytes": needed, "load": told})
+
+    def part():
+        return Measurement(0, _load_part(context, daemon, directory, part_names),
+                           {"bytes": part_needed})
 
     def join(percent):
         extra = _load_while_staging(context, daemon, directory, percent)
@@ -64,6 +103,7 @@ def cases(context, storage, daemon, peers):
     return [
         *(make(f"device bytes, N={ranks}", state="cold", run=functools.partial(load, ranks))
           for ranks in RANKS),
+        make(f"device bytes, N=1, every {PART_OF}rd tensor", state="cold", run=part),
         *(make(f"device bytes, N=8 joins at {percent} %", state="cold",
                run=functools.partial(join, percent)) for percent in JOINS_AT_PERCENT),
         make("device bytes, N=8, warm restart", state="warm", run=functools.partial(load, 8)),
