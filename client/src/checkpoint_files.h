@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
@@ -19,11 +21,14 @@ namespace forestage {
 // file system, few enough not to stall its server.
 inline constexpr size_t kHeaderThreadsMax = 16;
 
-// One shard, open read-only. `fd` is never written to and its file position is never used.
+// One shard, open read-only. `fd` is never written to and its file position is never used: other
+// processes may have the same open file.
 struct OpenShard {
   std::string name;
   std::string path;
   UniqueFd fd;
+  // `fd` only names the file (O_PATH): nothing can be read through it, and nothing is mapped.
+  bool named_only = false;
   // When it was opened.
   uint64_t bytes = 0;
   int64_t mtime_ns = 0;
@@ -33,7 +38,8 @@ struct OpenShard {
   bool mapped = false;
 };
 
-// Immutable, thread-safe. Descriptors and mappings live as long as this object.
+// Thread-safe once everything is open, and immutable from then on. Descriptors and mappings live as
+// long as this object.
 class CheckpointFiles {
  public:
   // Selects the files of `directory` (see SelectFiles for its errors) and opens all of them. Blocks
@@ -41,8 +47,19 @@ class CheckpointFiles {
   // (INVALID_ARGUMENT), is in the one error, whose code is that of the first. RESOURCE_EXHAUSTED:
   // more shards than the process may open files, although its soft limit was raised towards the
   // hard one.
-  static absl::StatusOr<std::shared_ptr<const CheckpointFiles>> Open(
-      const std::string& directory, const SelectionOptions& options);
+  //
+  // With `may_name`, files of a file system that may drop what the page cache holds of a file at
+  // its next open (FUSE) are only named until OpenRest(), which does no such thing.
+  static absl::StatusOr<std::shared_ptr<CheckpointFiles>> Open(const std::string& directory,
+                                                               const SelectionOptions& options,
+                                                               bool may_name = false);
+
+  // Some files are only named.
+  bool incomplete() const;
+  // Opens what is only named. `lent` is empty, or has for each shard a descriptor that somebody
+  // else has opened, or none; one that is not of the named file, or not open for reading only, is
+  // not used. Errors as Open(); may be called again then.
+  absl::Status OpenRest(std::vector<UniqueFd> lent);
 
   const FileSelection& selection() const { return selection_; }
   // In natural order, as selected.
@@ -50,10 +67,12 @@ class CheckpointFiles {
   std::vector<uint64_t> shard_bytes() const;
 
  private:
-  CheckpointFiles(FileSelection selection, std::vector<OpenShard> shards);
+  explicit CheckpointFiles(FileSelection selection);
+  // Calls `open` for each shard, again with a raised limit where descriptors ran out.
+  absl::Status ForEachShard(const std::function<absl::Status(size_t)>& open);
 
   const FileSelection selection_;
-  const std::vector<OpenShard> shards_;
+  std::vector<OpenShard> shards_;
 };
 
 }  // namespace forestage

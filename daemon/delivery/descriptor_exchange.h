@@ -7,11 +7,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 
 #include "common/descriptor_passing.h"
 #include "common/descriptor_protocol.h"
@@ -61,11 +64,21 @@ class DescriptorExchange {
   absl::Status CheckPlaceFor(uid_t uid) const;
   // What becomes of a message is decided before it is taken from the socket.
   void Handle(Connection& connection, const DescriptorMessage& peeked);
+  void AwaitDelivery(Connection& connection, uint64_t session);
   void TakeShards(Connection& connection, uint64_t session, const DescriptorRequest& request);
+  void LendShards(Connection& connection, uint64_t session, const DescriptorRequest& request);
+  // The descriptors of a batch that is admitted to `account`; nullopt when they are not as
+  // announced, and the connection was told.
+  std::optional<std::vector<UniqueFd>> ReceiveBatch(Connection& connection, uint64_t session,
+                                                    const DescriptorRequest& request,
+                                                    const DeliveryAccount& account);
   void Refuse(Connection& connection, const absl::Status& status);
   void SendAnswers();
   void Reply(Connection& connection, const absl::Status& status, uint32_t accepted_count,
              const DeliveredDescriptors* delivered);
+  void ReplyLoans(Connection& connection, const std::vector<SharedFd>& loans);
+  void Send(Connection& connection, absl::Span<const std::byte> message,
+            const std::vector<int>& descriptors);
   void CloseIdle();
 
   // Constant after construction.

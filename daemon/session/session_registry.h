@@ -33,6 +33,7 @@
 #include "daemon/session/group.h"
 #include "daemon/session/session_decision.h"
 #include "daemon/session/session_terms.h"
+#include "daemon/session/shard_lending.h"
 #include "daemon/session/user_quota.h"
 #include "daemon/session/worker_pool.h"
 #include "daemon/staging/staged_checkpoint.h"
@@ -149,6 +150,19 @@ class SessionRegistry {
   absl::StatusOr<std::shared_ptr<UserQuota::Charge>> AdmitShards(SessionId id, uint32_t first_index,
                                                                  size_t count)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether descriptors that only name shards may be received (see LendShards), and their account.
+  // Errors as AdmitShards; each shard is named once, and before any descriptor of one is sent.
+  absl::StatusOr<std::shared_ptr<UserQuota::Charge>> AdmitNamedShards(SessionId id,
+                                                                      uint32_t first_index,
+                                                                      size_t count)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // What the session may borrow of the shards that it shows with O_PATH descriptors, which are the
+  // registry's from now on. Calls `done` once, at once or later, under the registry's lock, within
+  // kLendTimeout: an entry for each, null where the session is to open the file itself. `groups`:
+  // the supplementary ones of its process. NOT_FOUND, CANCELLED: the session has ended.
+  void LendShards(SessionId id, std::vector<UniqueFd> named, std::vector<gid_t> groups,
+                  std::shared_ptr<UserQuota::Charge> charge, ShardLending::Done done)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // The descriptors that came after AdmitShards, which are the registry's from now on whatever it
   // answers; returns how many shards the session holds descriptors of. The last one starts the
   // preparation. Errors as there.
@@ -202,6 +216,14 @@ class SessionRegistry {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Session* Find(SessionId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Prepare(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells the lending what a session has shown, and closes the descriptors. Blocks on storage.
+  void ShowShards(ShardLending::AskId ask, std::vector<UniqueFd>& named, const FileReader& reader)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Lets other sessions of this user have what this one has sent. Blocks on storage.
+  void OfferShards(SessionId id, const std::vector<ReceivedShard>& shards)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // A descriptor that is closed where that may block.
+  SharedFd Share(UniqueFd descriptor, std::shared_ptr<UserQuota::Charge> charge);
   // How much of it is in memory, where that can matter. Takes its time.
   uint64_t AskResidentBytes(const StagedCheckpoint& staged) const;
   void OnPrepared(SessionId id, absl::StatusOr<std::shared_ptr<StagedCheckpoint>> result,
@@ -245,6 +267,7 @@ class SessionRegistry {
   std::map<std::pair<uid_t, const StagedCheckpoint*>, std::weak_ptr<UserQuota::Charge>>
       checkpoint_charges_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  ShardLending lending_ ABSL_GUARDED_BY(mutex_);
 
   // Last, so that their threads end before the rest goes.
   WorkerPool release_pool_;
