@@ -23,7 +23,6 @@ namespace {
 
 // Descriptors that the process may need beside its shards.
 constexpr uint64_t kSpareDescriptors = 64;
-constexpr uint32_t kFuseMagic = 0x65735546;
 
 absl::StatusOr<UniqueFd> OpenPath(const std::string& path, int flags) {
   int fd = -1;
@@ -76,11 +75,9 @@ absl::Status OpenOne(OpenShard& shard) {
   return UseOpenFile(shard, std::move(fd));
 }
 
-// FUSE: whether an open drops what the page cache holds of a file is its server's choice, which
-// nobody can ask for.
-bool OpenMayDropCache(int fd) {
+bool IsOnFileSystem(int fd, uint32_t magic) {
   struct statfs file_system = {};
-  return fstatfs(fd, &file_system) == 0 && static_cast<uint32_t>(file_system.f_type) == kFuseMagic;
+  return fstatfs(fd, &file_system) == 0 && static_cast<uint32_t>(file_system.f_type) == magic;
 }
 
 // Whether a descriptor that somebody lent is of the file that `named` names, and nothing but an
@@ -132,13 +129,15 @@ CheckpointFiles::CheckpointFiles(FileSelection selection)
 }
 
 absl::StatusOr<std::shared_ptr<CheckpointFiles>> CheckpointFiles::Open(
-    const std::string& directory, const SelectionOptions& options, bool may_name) {
+    const std::string& directory, const SelectionOptions& options,
+    std::optional<uint32_t> named_file_system) {
   ASSIGN_OR_RETURN(FileSelection selection, SelectFiles(directory, options));
   std::shared_ptr<CheckpointFiles> files(new CheckpointFiles(std::move(selection)));
   std::vector<OpenShard>& shards = files->shards_;
   // One file tells for all: where another one lies elsewhere, it is only opened a little later.
-  const bool names = may_name && !shards.empty() && NameOne(shards.front()).ok() &&
-                     OpenMayDropCache(shards.front().fd.get());
+  const bool names = named_file_system.has_value() && !shards.empty() &&
+                     NameOne(shards.front()).ok() &&
+                     IsOnFileSystem(shards.front().fd.get(), *named_file_system);
   RETURN_IF_ERROR(files->ForEachShard([&](size_t index) {
     OpenShard& shard = shards[index];
     if (shard.fd.valid() && shard.named_only == names) return absl::OkStatus();

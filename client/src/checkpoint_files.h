@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,11 +49,11 @@ class CheckpointFiles {
   // more shards than the process may open files, although its soft limit was raised towards the
   // hard one.
   //
-  // With `may_name`, files of a file system that may drop what the page cache holds of a file at
-  // its next open (FUSE) are only named until OpenRest(), which does no such thing.
-  static absl::StatusOr<std::shared_ptr<CheckpointFiles>> Open(const std::string& directory,
-                                                               const SelectionOptions& options,
-                                                               bool may_name = false);
+  // Files of file systems of the type `named_file_system` (statfs), on which an open may drop what
+  // the page cache holds of a file, are only named until OpenRest(), which opens nothing.
+  static absl::StatusOr<std::shared_ptr<CheckpointFiles>> Open(
+      const std::string& directory, const SelectionOptions& options,
+      std::optional<uint32_t> named_file_system = std::nullopt);
 
   // Some files are only named.
   bool incomplete() const;

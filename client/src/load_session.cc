@@ -14,6 +14,7 @@
 #include "client/src/slice_state.h"
 
 #include "common/check.h"
+#include "common/file_system_magic.h"
 #include "common/socket_path.h"
 #include "common/status_macros.h"
 
@@ -161,8 +162,10 @@ absl::StatusOr<std::shared_ptr<LoadSession>> LoadSession::Open(const std::string
                                                               ? CheckpointLayout::kConsolidated
                                                               : CheckpointLayout::kSharded};
   std::string reason = NoDaemonReason(options);
-  ASSIGN_OR_RETURN(std::shared_ptr<CheckpointFiles> files,
-                   CheckpointFiles::Open(directory, selection, reason.empty()));
+  ASSIGN_OR_RETURN(
+      std::shared_ptr<CheckpointFiles> files,
+      CheckpointFiles::Open(directory, selection,
+                            reason.empty() ? std::optional(kFuseMagic) : std::nullopt));
   std::shared_ptr<LoadSession> session(new LoadSession(files, options));
   if (reason.empty()) {
     const absl::Status joined = session->Join(directory, options, connector, *files);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,8 +13,11 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
+#include <linux/sockios.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 
 #include "common/errno_status.h"
 #include "common/status_macros.h"
@@ -29,6 +33,8 @@ constexpr uint64_t kFirstConnectionKey = 2;
 constexpr int kSweepMilliseconds = 1000;
 // Connections taken in one turn, so that a flood of them does not starve the others.
 constexpr int kAcceptsPerTurn = 16;
+// So that connections with little in them are bounded, too.
+constexpr size_t kLoansPerMessageMin = 16;
 constexpr char kNoDescriptorLeft[] =
     "the daemon can take no descriptor (RLIMIT_NOFILE); raise LimitNOFILE";
 
@@ -42,6 +48,15 @@ struct DescriptorExchange::Connection {
   // A delivery or a loan is asked for and not answered yet.
   bool waiting = false;
   bool closing = false;
+  // In the last answer; each message counts for at least kLoansPerMessageMin.
+  size_t loans = 0;
+
+  // Of these, what the other side has not read yet.
+  size_t UnreadLoans() const {
+    int unread_bytes = 0;
+    if (loans == 0 || ioctl(socket.get(), SIOCOUTQ, &unread_bytes) != 0) return 0;
+    return unread_bytes == 0 ? 0 : loans;
+  }
 };
 
 // Deliveries and loans on their way from the threads that finish them to the exchange's. Outlives
@@ -126,6 +141,7 @@ void DescriptorExchange::Stop() {
   answers_->Wake();
   if (thread_.joinable()) thread_.join();
   connections_.clear();
+  unread_.clear();
   listener_->Close();
 }
 
@@ -143,7 +159,7 @@ void DescriptorExchange::Run() {
   while (!stopping_) {
     std::array<epoll_event, 64> events;
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                                 connections_.empty() ? -1 : kSweepMilliseconds);
+                                 connections_.empty() && unread_.empty() ? -1 : kSweepMilliseconds);
     for (int i = 0; i < count; ++i) {
       const uint64_t key = events[static_cast<size_t>(i)].data.u64;
       if (key == kListenerKey) {
@@ -205,7 +221,7 @@ void DescriptorExchange::OnReadable(uint64_t key) {
   } else {
     connection.closing = true;
   }
-  if (connection.closing) connections_.erase(found);
+  if (connection.closing) Close(found);
 }
 
 void DescriptorExchange::Handle(Connection& connection, const DescriptorMessage& peeked) {
@@ -319,12 +335,12 @@ void DescriptorExchange::SendAnswers() {
     connection.waiting = false;
     connection.last_heard = absl::Now();
     if (answer.loans.has_value()) {
-      ReplyLoans(connection, *answer.loans);
+      ReplyLoans(connection, *std::move(answer.loans));
     } else {
       Reply(connection, answer.status, 0,
             answer.delivered.has_value() ? &*answer.delivered : nullptr);
     }
-    if (connection.closing) connections_.erase(found);
+    if (connection.closing) Close(found);
   }
 }
 
@@ -344,7 +360,34 @@ void DescriptorExchange::Reply(Connection& connection, const absl::Status& statu
   if (!status.ok()) connection.closing = true;
 }
 
-void DescriptorExchange::ReplyLoans(Connection& connection, const std::vector<SharedFd>& loans) {
+size_t DescriptorExchange::UnreadLoans(uid_t uid) const {
+  size_t loans = 0;
+  for (const auto& [key, connection] : connections_) {
+    if (connection->peer.uid == uid) loans += connection->UnreadLoans();
+  }
+  for (const auto& connection : unread_) {
+    if (connection->peer.uid == uid) loans += connection->UnreadLoans();
+  }
+  return loans;
+}
+
+void DescriptorExchange::Close(std::map<uint64_t, std::unique_ptr<Connection>>::iterator entry) {
+  std::unique_ptr<Connection> connection = std::move(entry->second);
+  connections_.erase(entry);
+  if (connection->UnreadLoans() == 0) return;
+  shutdown(connection->socket.get(), SHUT_RDWR);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->socket.get(), nullptr);
+  unread_.push_back(std::move(connection));
+}
+
+void DescriptorExchange::ReplyLoans(Connection& connection, std::vector<SharedFd> loans) {
+  const auto lent = static_cast<size_t>(std::count_if(
+      loans.begin(), loans.end(), [](const SharedFd& loan) { return loan != nullptr; }));
+  connection.loans = lent == 0 ? 0 : std::max(lent, kLoansPerMessageMin);
+  if (UnreadLoans(connection.peer.uid) + connection.loans > options_.loans_unread_per_user_max) {
+    loans.clear();
+    connection.loans = 0;
+  }
   BorrowReply reply;
   reply.reply = MakeDescriptorReply(absl::OkStatus(), 0);
   std::vector<int> descriptors;
@@ -368,13 +411,11 @@ void DescriptorExchange::Send(Connection& connection, absl::Span<const std::byte
 void DescriptorExchange::CloseIdle() {
   const absl::Time oldest = absl::Now() - options_.idle_timeout;
   for (auto entry = connections_.begin(); entry != connections_.end();) {
-    const Connection& connection = *entry->second;
-    if (!connection.waiting && connection.last_heard < oldest) {
-      entry = connections_.erase(entry);
-    } else {
-      ++entry;
-    }
+    const auto next = std::next(entry);
+    if (!entry->second->waiting && entry->second->last_heard < oldest) Close(entry);
+    entry = next;
   }
+  std::erase_if(unread_, [](const auto& connection) { return connection->UnreadLoans() == 0; });
 }
 
 }  // namespace forestage

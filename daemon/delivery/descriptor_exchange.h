@@ -33,6 +33,7 @@ class DescriptorExchange {
   struct Options {
     size_t connections_max = kConnectionsMax;
     size_t connections_per_user_max = kConnectionsPerUserMax;
+    size_t loans_unread_per_user_max = kLoansUnreadPerUserMax;
     absl::Duration idle_timeout = kDescriptorIdleTimeout;
   };
   // `listener` is of type SOCK_SEQPACKET. `directory` must outlive this object. Nothing is accepted
@@ -76,7 +77,10 @@ class DescriptorExchange {
   void SendAnswers();
   void Reply(Connection& connection, const absl::Status& status, uint32_t accepted_count,
              const DeliveredDescriptors* delivered);
-  void ReplyLoans(Connection& connection, const std::vector<SharedFd>& loans);
+  void ReplyLoans(Connection& connection, std::vector<SharedFd> loans);
+  // What one user's processes have not read yet of what was lent to them.
+  size_t UnreadLoans(uid_t uid) const;
+  void Close(std::map<uint64_t, std::unique_ptr<Connection>>::iterator entry);
   void Send(Connection& connection, absl::Span<const std::byte> message,
             const std::vector<int>& descriptors);
   void CloseIdle();
@@ -90,6 +94,8 @@ class DescriptorExchange {
   // Exchange thread only, while it runs.
   const std::unique_ptr<UnixListener> listener_;
   std::map<uint64_t, std::unique_ptr<Connection>> connections_;
+  // Closed, but for loans in them that the other side has not read yet: they still count.
+  std::vector<std::unique_ptr<Connection>> unread_;
   uint64_t next_key_;
 
   std::atomic<bool> accepting_ = true;

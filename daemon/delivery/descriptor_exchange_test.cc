@@ -1,6 +1,7 @@
 #include "daemon/delivery/descriptor_exchange.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -214,6 +215,10 @@ class DescriptorExchangeTest : public ::testing::Test {
     request.kind = DescriptorRequestKind::kBorrow;
     return request;
   }
+  static void WaitUntilReadable(int socket) {
+    pollfd entry = {.fd = socket, .events = POLLIN, .revents = 0};
+    EXPECT_EQ(poll(&entry, 1, static_cast<int>(absl::ToInt64Milliseconds(kPatience))), 1);
+  }
   static SharedFd NewFile() {
     return std::make_shared<const UniqueFd>(*MakeFixedSizeMemfd("lent", 1));
   }
@@ -308,6 +313,34 @@ TEST_F(DescriptorExchangeTest, BorrowerThatLeavesKeepsNothing) {
   directory_.Answer(true);
   ASSERT_OK(Receive(next.get()));
   EXPECT_EQ(file.use_count(), 1);
+}
+
+TEST_F(DescriptorExchangeTest, LoansThatNobodyReadsAreLimited) {
+  StartWith({.loans_unread_per_user_max = 40});
+  const SharedFd file = NewFile();
+  std::vector<UniqueFd> clients;
+  // A message counts for at least 16: the third one would be too many.
+  for (uint32_t i = 0; i < 3; ++i) {
+    clients.push_back(Connect());
+    ASSERT_OK(Send(clients.back().get(), Borrow(i, 1), 1));
+    directory_.Lend({file});
+    WaitUntilReadable(clients.back().get());
+  }
+  // The daemon closes the first one, since it says what makes no sense, and still counts it.
+  ASSERT_OK(Send(clients[0].get(), Borrow(99, 1), 1));
+  ASSERT_OK_AND_ASSIGN(const Received beyond, Receive(clients[2].get()));
+  EXPECT_TRUE(beyond.descriptors.empty());
+  ASSERT_OK(Send(clients[2].get(), Borrow(3, 1), 1));
+  directory_.Lend({file});
+  ASSERT_OK_AND_ASSIGN(const Received again, Receive(clients[2].get()));
+  EXPECT_TRUE(again.descriptors.empty());
+  // Whoever reads, or goes, makes room.
+  ASSERT_OK_AND_ASSIGN(const Received read, Receive(clients[1].get()));
+  EXPECT_EQ(read.descriptors.size(), 1u);
+  ASSERT_OK(Send(clients[2].get(), Borrow(4, 1), 1));
+  directory_.Lend({file});
+  ASSERT_OK_AND_ASSIGN(const Received lent, Receive(clients[2].get()));
+  EXPECT_EQ(lent.descriptors.size(), 1u);
 }
 
 TEST_F(DescriptorExchangeTest, FailedSessionAnswersTheWaitingDelivery) {

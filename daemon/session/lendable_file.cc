@@ -12,7 +12,6 @@
 namespace forestage {
 namespace {
 
-constexpr uint32_t kFuseMagic = 0x65735546;
 constexpr uint64_t kMountRestrictions = ST_RDONLY | ST_NOEXEC | ST_NOSUID | ST_NODEV;
 
 std::string HandleOf(int fd) {
@@ -24,10 +23,10 @@ std::string HandleOf(int fd) {
   return std::string(reinterpret_cast<const char*>(handle->f_handle), handle->handle_bytes);
 }
 
-std::optional<LendableFile> LookAtFuseFile(int fd, const struct stat& attributes) {
+std::optional<LendableFile> LookAtFile(int fd, const struct stat& attributes, uint32_t magic) {
   if (!S_ISREG(attributes.st_mode)) return std::nullopt;
   struct statfs file_system = {};
-  if (fstatfs(fd, &file_system) != 0 || static_cast<uint32_t>(file_system.f_type) != kFuseMagic) {
+  if (fstatfs(fd, &file_system) != 0 || static_cast<uint32_t>(file_system.f_type) != magic) {
     return std::nullopt;
   }
   return LendableFile{
@@ -45,24 +44,24 @@ bool ModeLetsRead(const struct stat& attributes, const FileReader& reader) {
 
 }  // namespace
 
-std::optional<LendableFile> LookAtNamedFile(int fd, const FileReader& reader) {
+std::optional<LendableFile> LookAtNamedFile(int fd, const FileReader& reader, uint32_t magic) {
   const int flags = fcntl(fd, F_GETFL);
   struct stat attributes = {};
   if (flags < 0 || (flags & O_PATH) == 0 || fstat(fd, &attributes) != 0 ||
       !ModeLetsRead(attributes, reader)) {
     return std::nullopt;
   }
-  return LookAtFuseFile(fd, attributes);
+  return LookAtFile(fd, attributes, magic);
 }
 
-std::optional<LendableFile> LookAtOpenFile(int fd) {
+std::optional<LendableFile> LookAtOpenFile(int fd, uint32_t magic) {
   const int flags = fcntl(fd, F_GETFL);
   struct stat attributes = {};
   if (flags < 0 || (flags & (O_PATH | O_DIRECT)) != 0 || (flags & O_ACCMODE) != O_RDONLY ||
       fstat(fd, &attributes) != 0) {
     return std::nullopt;
   }
-  return LookAtFuseFile(fd, attributes);
+  return LookAtFile(fd, attributes, magic);
 }
 
 }  // namespace forestage

@@ -40,11 +40,11 @@ struct FileReader {
 // Both may block on the file system.
 
 // Of a descriptor with which a peer shows that it reaches a file. nullopt when it may not borrow:
-// it was not opened with O_PATH, is not a regular file on FUSE, or the file's mode does not let the
-// reader read it by itself (whatever its capabilities).
-std::optional<LendableFile> LookAtNamedFile(int fd, const FileReader& reader);
+// it was not opened with O_PATH, is not a regular file on a file system of the type `magic`
+// (statfs), or its mode does not let the reader read it by itself (whatever its capabilities).
+std::optional<LendableFile> LookAtNamedFile(int fd, const FileReader& reader, uint32_t magic);
 // Of a descriptor to be lent. nullopt when it is not open for reading only (O_RDONLY, without
-// O_DIRECT), or not a regular file on FUSE.
-std::optional<LendableFile> LookAtOpenFile(int fd);
+// O_DIRECT), or not a regular file on such a file system.
+std::optional<LendableFile> LookAtOpenFile(int fd, uint32_t magic);
 
 }  // namespace forestage

@@ -242,6 +242,11 @@ absl::StatusOr<std::shared_ptr<UserQuota::Charge>> SessionRegistry::AdmitNamedSh
                      session->named_count, " of ", expected, " were before, and ",
                      session->received_count, " have come"));
   }
+  {
+    // A loan takes no place that the shards' own descriptors need.
+    const std::shared_ptr<UserQuota::Charge> own = session->charge->SplitDescriptors();
+    RETURN_IF_ERROR(own->AddDescriptors(expected + count));
+  }
   if (session->loan_charge == nullptr) session->loan_charge = session->charge->SplitDescriptors();
   RETURN_IF_ERROR(session->loan_charge->AddDescriptors(count));
   session->named_count += static_cast<uint32_t>(count);
@@ -263,10 +268,9 @@ void SessionRegistry::LendShards(SessionId id, std::vector<UniqueFd> named,
       lending_.Ask(id, peer.uid, named.size(), options_.now() + kLendTimeout, std::move(done));
   FileReader reader = {.uid = peer.uid, .gid = peer.gid, .groups = std::move(groups)};
   auto shown = std::make_shared<std::vector<UniqueFd>>(std::move(named));
-  preparation_pool_.Submit(peer.uid, [this, ask, shown = std::move(shown),
-                                      reader = std::move(reader), charge = std::move(charge)] {
-    ShowShards(ask, *shown, reader);
-  });
+  preparation_pool_.Submit(peer.uid,
+                           [this, ask, shown = std::move(shown), reader = std::move(reader),
+                            charge = std::move(charge)] { ShowShards(ask, *shown, reader); });
   exit_watch_.Wake();
 }
 
@@ -274,7 +278,7 @@ void SessionRegistry::ShowShards(ShardLending::AskId ask, std::vector<UniqueFd>&
                                  const FileReader& reader) {
   std::vector<std::optional<LendableFile>> files;
   for (UniqueFd& descriptor : named) {
-    files.push_back(LookAtNamedFile(descriptor.get(), reader));
+    files.push_back(LookAtNamedFile(descriptor.get(), reader, options_.lent_file_system));
     descriptor.Reset();
   }
   absl::MutexLock lock(&mutex_);
@@ -290,7 +294,9 @@ SharedFd SessionRegistry::Share(UniqueFd descriptor, std::shared_ptr<UserQuota::
 
 void SessionRegistry::OfferShards(SessionId id, const std::vector<ReceivedShard>& shards) {
   std::vector<std::optional<LendableFile>> files;
-  for (const ReceivedShard& shard : shards) files.push_back(LookAtOpenFile(shard.fd.get()));
+  for (const ReceivedShard& shard : shards) {
+    files.push_back(LookAtOpenFile(shard.fd.get(), options_.lent_file_system));
+  }
   absl::MutexLock lock(&mutex_);
   const Session* session = Find(id);
   if (session == nullptr) return;

@@ -26,6 +26,7 @@
 #include "absl/types/span.h"
 
 #include "common/descriptor_protocol.h"
+#include "common/file_system_magic.h"
 #include "common/peer_identity.h"
 #include "common/unique_fd.h"
 #include "daemon/memory/memory_ledger.h"
@@ -113,6 +114,8 @@ class SessionRegistry {
     size_t lanes_max = 8;
     absl::Duration agreement_timeout = absl::Seconds(60);
     absl::Duration descriptor_timeout = absl::Seconds(30);
+    // Files of file systems of this type (statfs) are lent by one session to others of its user.
+    uint32_t lent_file_system = kFuseMagic;
     // The clock.
     std::function<absl::Time()> now;
     // Whom to ask before reading ahead. Outlives the registry. Null: memory is without end.
