@@ -62,6 +62,8 @@ struct SessionRegistry::Session {
   // How many shards it has named to borrow them, and what these count.
   uint32_t named_count = 0;
   std::shared_ptr<UserQuota::Charge> loan_charge;
+  // Of the descriptors that are to come: how many `charge` counts already.
+  size_t reserved_count = 0;
   // Descriptors that have come; given away to the preparation.
   std::vector<UniqueFd> received;
   uint32_t received_count = 0;
@@ -225,7 +227,9 @@ absl::StatusOr<std::shared_ptr<UserQuota::Charge>> SessionRegistry::AdmitShards(
   absl::MutexLock lock(&mutex_);
   Session* session = Find(id);
   RETURN_IF_ERROR(CheckShards(session, first_index, count));
-  RETURN_IF_ERROR(session->charge->AddDescriptors(count));
+  const size_t reserved = std::min(count, session->reserved_count);
+  RETURN_IF_ERROR(session->charge->AddDescriptors(count - reserved));
+  session->reserved_count -= reserved;
   return session->charge;
 }
 
@@ -242,12 +246,13 @@ absl::StatusOr<std::shared_ptr<UserQuota::Charge>> SessionRegistry::AdmitNamedSh
                      session->named_count, " of ", expected, " were before, and ",
                      session->received_count, " have come"));
   }
-  {
-    // A loan takes no place that the shards' own descriptors need.
-    const std::shared_ptr<UserQuota::Charge> own = session->charge->SplitDescriptors();
-    RETURN_IF_ERROR(own->AddDescriptors(expected + count));
+  if (session->loan_charge == nullptr) {
+    std::shared_ptr<UserQuota::Charge> loan_charge = session->charge->SplitDescriptors();
+    // The descriptors that are to come have their place before any loan.
+    RETURN_IF_ERROR(session->charge->AddDescriptors(expected));
+    session->reserved_count = expected;
+    session->loan_charge = std::move(loan_charge);
   }
-  if (session->loan_charge == nullptr) session->loan_charge = session->charge->SplitDescriptors();
   RETURN_IF_ERROR(session->loan_charge->AddDescriptors(count));
   session->named_count += static_cast<uint32_t>(count);
   return session->loan_charge;
