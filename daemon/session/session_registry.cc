@@ -269,8 +269,10 @@ void SessionRegistry::LendShards(SessionId id, std::vector<UniqueFd> named,
     return done(absl::NotFoundError("the session has ended"));
   }
   const PeerIdentity& peer = session->peer;
+  // The session's own time for its descriptors goes on meanwhile.
+  const absl::Duration patience = std::min(kLendTimeout, options_.descriptor_timeout / 2);
   const ShardLending::AskId ask =
-      lending_.Ask(id, peer.uid, named.size(), options_.now() + kLendTimeout, std::move(done));
+      lending_.Ask(id, peer.uid, named.size(), options_.now() + patience, std::move(done));
   FileReader reader = {.uid = peer.uid, .gid = peer.gid, .groups = std::move(groups)};
   auto shown = std::make_shared<std::vector<UniqueFd>>(std::move(named));
   preparation_pool_.Submit(peer.uid,
