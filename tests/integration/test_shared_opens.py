@@ -6,6 +6,7 @@ docs/storage.md says what happens on such a mount, docs/security.md who may get 
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 
@@ -202,6 +203,31 @@ def test_only_whoever_shows_the_file_gets_its_descriptor(daemon, lender, forgetf
         assert not list(borrow(daemon, [directory], [first]))
     with open(third, "rb") as opened:
         assert not list(borrow(daemon, [opened.fileno()], [third]))
+
+
+def test_storage_that_does_not_answer_keeps_no_borrower_and_nobody_else_waiting(
+    daemon, lender, forgetful, data_dir
+):
+    """The file would be lent if anybody could find out in time which one it is."""
+    path = forgetful.mount / checkpoints.shard_paths(data_dir)[0].name
+    elsewhere = checkpoints.shard_paths(data_dir)[0]
+    with contextlib.ExitStack() as stack:
+        shown = stack.enter_context(named(path))
+        borrowing = stack.enter_context(contextlib.closing(RawRank(daemon, shards=[path])))
+        other = stack.enter_context(contextlib.closing(RawRank(daemon, shards=[elsewhere])))
+        waiting = stack.enter_context(contextlib.closing(borrowing.descriptors()))
+        connection = stack.enter_context(contextlib.closing(other.descriptors()))
+        # More than a rank is kept waiting.
+        forgetful.set("attribute_latency_ms", 6000)
+        waiting.send(borrowing.token, [shown], kind=BORROW)
+        with open(elsewhere, "rb") as file:
+            assert connection.exchange(other.token, [file.fileno()]).accepted_count == 1
+        other.wait_for("decision")
+        readable, _, _ = select.select([waiting.socket], [], [], 0)
+        assert not readable, "its storage has answered already"
+        reply = waiting.receive()
+        assert reply.ok and reply.lent == []
+        forgetful.set("attribute_latency_ms", 0)
 
 
 def test_a_descriptor_is_lent_read_only(daemon, lender, forgetful, data_dir):
