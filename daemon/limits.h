@@ -34,6 +34,8 @@ inline constexpr size_t kReaderThreads = 8;
 inline constexpr size_t kScratchBytes = 256 * kKiB;
 // Rounds of "look for holes, read them" before the pages are populated through the mapping.
 inline constexpr int kFillRoundsMax = 3;
+// Parts of one extent that one demand keeps apart; beyond it the smallest gaps are read too.
+inline constexpr size_t kPartsPerExtentMax = 64;
 // Shards opened and headers read at a time for one checkpoint.
 inline constexpr size_t kHeaderReadersMax = 8;
 // Errors of reads kept, and logged, for one checkpoint.

@@ -191,6 +191,7 @@ absl::StatusOr<std::shared_ptr<LoadSession>> LoadSession::Open(const std::string
   RETURN_IF_ERROR(demanded);
   if (session->extents_ != nullptr && session->demand_.has_value()) {
     session->daemon_->SendDemand(*session->demand_);
+    session->AwaitDemandSeen();
   }
   session->MakeReadAhead(options);
   return session;
@@ -311,6 +312,15 @@ absl::Status LoadSession::AddDemand(size_t tensor_index, absl::Span<const Range>
                       .begin = plan.file_begin() - tensor_begin,
                       .end = plan.file_end() - tensor_begin});
   return absl::OkStatus();
+}
+
+void LoadSession::AwaitDemandSeen() const {
+  bool begun = false;
+  for (const auto& [first, last] : DemandedExtents()) {
+    begun = begun || extents_->AnyBegun(first, last);
+  }
+  // Whatever it answers, and should it not answer, nothing comes of it but some bytes more.
+  if (begun) (void)daemon_->GetProgress(absl::Now() + kProgressPeriod);
 }
 
 void LoadSession::MakeReadAhead(const SessionOptions& options) {

@@ -96,6 +96,9 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   absl::StatusOr<SlicePlan> PlanSlice(size_t tensor_index, absl::Span<const Range> ranges) const;
   // Of what this rank demands; ranges may overlap.
   std::vector<std::pair<uint64_t, uint64_t>> DemandedExtents() const;
+  // The board may show extents as resident that are so for what other ranks demand of them: then
+  // waits, for a short time at most, until the daemon has seen what this rank demands of them.
+  void AwaitDemandSeen() const;
   void MakeReadAhead(const SessionOptions& options);
 
   // Constant after construction.

@@ -70,7 +70,7 @@ constexpr MetricDescription kTable[] = {
      "Checkpoints that the daemon holds now.",
      {}},
     {Metric::kCheckpointWantedBytes, "forestage_checkpoint_wanted_bytes", MetricType::kGauge,
-     "Bytes of all extents that open sessions demand.", kCheckpointLabels},
+     "Bytes of all pages that open sessions demand.", kCheckpointLabels},
     {Metric::kCheckpointResidentBytes, "forestage_checkpoint_resident_bytes", MetricType::kGauge,
      "Of the wanted bytes: those seen in the page cache.", kCheckpointLabels},
     {Metric::kCheckpointFailedBytes, "forestage_checkpoint_failed_bytes", MetricType::kGauge,
