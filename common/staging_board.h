@@ -23,8 +23,8 @@
 // Waiting: read change_count, look at the state, FUTEX_WAIT_BITSET (shared, not private) on
 // change_count with the value read and the bit BoardWaitBit(index). The daemon bumps change_count
 // after each change and wakes those who wait with the extent's bit, except for changes that end no
-// wait (to kQueued and kReading). A daemon that is gone is seen by heartbeat_ns standing still,
-// without the socket's help.
+// wait (to kQueued and kReading); board_protocol.h has both sides' steps. A daemon that is gone is
+// seen by heartbeat_ns standing still, without the socket's help.
 #pragma once
 
 #include <atomic>
@@ -124,9 +124,7 @@ class StagingBoard {
 
  private:
   StagingBoard(UniqueFd fd, FileMapping mapping, const Options& options);
-  std::atomic<uint8_t>& StateByte(uint64_t index) const;
-  // Makes a change of these extents known to who waits for them (BoardWaitBit).
-  void Announce(uint32_t wait_bits, ExtentState state);
+  std::atomic<uint8_t>* StateBytes() const;
 
   // Constant after construction.
   const UniqueFd fd_;

@@ -9,12 +9,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/src/parallel_for.h"
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "checkpoint/safetensors_header.h"
 #include "common/descriptor_limit.h"
 #include "common/errno_status.h"
+#include "common/interruptions.h"
+#include "common/parallel_for.h"
 #include "common/status_macros.h"
 
 namespace forestage {
@@ -27,10 +29,11 @@ absl::Status OpenOne(const SelectedShard& selected, OpenShard& shard) {
   shard.name = selected.name;
   shard.path = selected.path;
   // O_NONBLOCK so that a FIFO of this name cannot hang us.
+  Interruptions interruptions;
   int fd = -1;
   do {
     fd = open(selected.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-  } while (fd < 0 && errno == EINTR);
+  } while (fd < 0 && interruptions.MayRetry(errno));
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("open ", selected.path));
   shard.fd.Reset(fd);
   struct stat stat_buffer = {};
@@ -43,12 +46,13 @@ absl::Status OpenOne(const SelectedShard& selected, OpenShard& shard) {
   // The daemon shares this open file description.
   fcntl(fd, F_SETFL, 0);
   shard.bytes = static_cast<uint64_t>(stat_buffer.st_size);
-  shard.mtime_ns =
-      stat_buffer.st_mtim.tv_sec * int64_t{1'000'000'000} + stat_buffer.st_mtim.tv_nsec;
+  shard.mtime_ns = MtimeNs(stat_buffer);
   absl::StatusOr<FileMapping> mapping = FileMapping::MapReadOnly(fd, shard.bytes);
   if (mapping.ok()) {
     shard.mapping = *std::move(mapping);
     shard.mapped = true;
+  } else {
+    shard.mapping_error = mapping.status();
   }
   return absl::OkStatus();
 }
@@ -58,28 +62,45 @@ bool OutOfDescriptors(absl::Span<const absl::Status> statuses) {
                      [](const absl::Status& status) { return ErrnoOf(status) == EMFILE; });
 }
 
-absl::Status DescriptorLimitError(const std::string& directory, size_t shard_count) {
+std::string DescriptorLimitText(const std::string& directory, size_t shard_count) {
   rlimit limit = {};
   getrlimit(RLIMIT_NOFILE, &limit);
-  return absl::ResourceExhaustedError(absl::StrCat(
+  return absl::StrCat(
       directory, ": cannot open ", shard_count, " shards at once, since this process may open ",
       limit.rlim_cur, " files (hard limit ", limit.rlim_max,
-      "); raise it with `ulimit -Hn`, LimitNOFILE= or the container's nofile limit"));
+      "); raise it with `ulimit -Hn`, LimitNOFILE= or the container's nofile limit");
 }
 
-absl::Status AllErrors(absl::Span<const absl::Status> statuses) {
-  std::vector<absl::string_view> messages;
-  absl::StatusCode code = absl::StatusCode::kOk;
-  for (const absl::Status& status : statuses) {
-    if (status.ok()) continue;
-    if (messages.empty()) code = status.code();
-    messages.push_back(status.message());
+// What is wrong with the shards: those that cannot be opened, and the headers of the others, so
+// that a second fault is not met after the first is mended. Requires: one could not be opened.
+absl::Status AllErrors(const std::string& directory, absl::Span<const OpenShard> shards,
+                       std::vector<absl::Status> statuses) {
+  std::vector<std::string> messages;
+  absl::Status first;
+  if (OutOfDescriptors(statuses)) {
+    first = absl::ResourceExhaustedError(DescriptorLimitText(directory, shards.size()));
+    messages.emplace_back(first.message());
   }
-  if (messages.empty()) return absl::OkStatus();
-  return absl::Status(code, absl::StrJoin(messages, "\n"));
+  ParallelFor(shards.size(), kHeaderThreadsMax, [&](size_t index) {
+    if (!statuses[index].ok()) return;
+    // Shards that had no more room among the descriptors are not there to be looked at.
+    statuses[index] = ReadHeader(shards[index].fd.get(), shards[index].path).status();
+  });
+  for (const absl::Status& status : statuses) {
+    if (status.ok() || ErrnoOf(status) == EMFILE) continue;
+    if (first.ok()) first = status;
+    messages.emplace_back(status.message());
+  }
+  // One error keeps its payloads (errno, header rule).
+  if (messages.size() == 1) return first;
+  return absl::Status(first.code(), absl::StrJoin(messages, "\n"));
 }
 
 }  // namespace
+
+int64_t MtimeNs(const struct stat& status) {
+  return status.st_mtim.tv_sec * int64_t{1'000'000'000} + status.st_mtim.tv_nsec;
+}
 
 CheckpointFiles::CheckpointFiles(FileSelection selection, std::vector<OpenShard> shards)
     : selection_(std::move(selection)), shards_(std::move(shards)) {}
@@ -101,10 +122,19 @@ absl::StatusOr<std::shared_ptr<const CheckpointFiles>> CheckpointFiles::Open(
     RaiseDescriptorLimit(count + kSpareDescriptors);
     open_all();
   }
-  if (OutOfDescriptors(statuses)) return DescriptorLimitError(directory, count);
-  RETURN_IF_ERROR(AllErrors(statuses));
+  const auto is_ok = [](const absl::Status& status) { return status.ok(); };
+  if (!std::all_of(statuses.begin(), statuses.end(), is_ok)) {
+    return AllErrors(directory, shards, std::move(statuses));
+  }
   return std::shared_ptr<const CheckpointFiles>(
       new CheckpointFiles(std::move(selection), std::move(shards)));
+}
+
+absl::Status CheckpointFiles::mapping_error() const {
+  for (const OpenShard& shard : shards_) {
+    if (!shard.mapped) return shard.mapping_error;
+  }
+  return absl::OkStatus();
 }
 
 std::vector<uint64_t> CheckpointFiles::shard_bytes() const {

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include <sys/stat.h>
 
 #include "checkpoint/file_selection.h"
 #include "common/file_mapping.h"
@@ -18,6 +19,9 @@ namespace forestage {
 // Most threads that open files or read headers at once: enough to hide the latency of a network
 // file system, few enough not to stall its server.
 inline constexpr size_t kHeaderThreadsMax = 16;
+
+// Time of the last change of a file's bytes, as OpenShard::mtime_ns has it.
+int64_t MtimeNs(const struct stat& status);
 
 // One shard, open read-only. `fd` is never written to and its file position is never used.
 struct OpenShard {
@@ -31,6 +35,8 @@ struct OpenShard {
   // have no more address space. Such a shard is read with pread.
   FileMapping mapping;
   bool mapped = false;
+  // Why it is not mapped.
+  absl::Status mapping_error;
 };
 
 // Immutable, thread-safe. Descriptors and mappings live as long as this object.
@@ -38,7 +44,8 @@ class CheckpointFiles {
  public:
   // Selects the files of `directory` (see SelectFiles for its errors) and opens all of them. Blocks
   // on the file system. Every file that cannot be opened, or is not a regular file
-  // (INVALID_ARGUMENT), is in the one error, whose code is that of the first. RESOURCE_EXHAUSTED:
+  // (INVALID_ARGUMENT), is in the one error, whose code is that of the first; with them, what is
+  // wrong with the headers of the others. RESOURCE_EXHAUSTED:
   // more shards than the process may open files, although its soft limit was raised towards the
   // hard one.
   static absl::StatusOr<std::shared_ptr<const CheckpointFiles>> Open(
@@ -48,6 +55,8 @@ class CheckpointFiles {
   // In natural order, as selected.
   absl::Span<const OpenShard> shards() const { return shards_; }
   std::vector<uint64_t> shard_bytes() const;
+  // Of the first shard that could not be mapped, so that slices of it are copies.
+  absl::Status mapping_error() const;
 
  private:
   CheckpointFiles(FileSelection selection, std::vector<OpenShard> shards);

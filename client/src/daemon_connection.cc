@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
@@ -29,6 +28,7 @@
 
 #include "common/socket_path.h"
 #include "common/status_macros.h"
+#include "common/utf8_text.h"
 #include "forestage/v1/session.grpc.pb.h"
 
 namespace forestage {
@@ -82,37 +82,13 @@ Policy FromProto(v1::Policy policy) {
   }
 }
 
-// Whether a protobuf string may hold it. Overlong forms and surrogates are found by value.
-bool IsUtf8(absl::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const unsigned char lead = static_cast<unsigned char>(text[i++]);
-    if (lead < 0x80) continue;
-    const int more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
-    if (lead < 0xc2 || lead > 0xf4 || text.size() - i < static_cast<size_t>(more)) return false;
-    uint32_t value = lead & (0x3f >> more);
-    for (int k = 0; k < more; ++k) {
-      const unsigned char next = static_cast<unsigned char>(text[i++]);
-      if ((next & 0xc0) != 0x80) return false;
-      value = value << 6 | (next & 0x3f);
-    }
-    const uint32_t value_min = more == 3 ? 0x10000 : more == 2 ? 0x800 : 0x80;
-    if (value < value_min || value > 0x10ffff || (value >= 0xd800 && value < 0xe000)) return false;
-  }
-  return true;
-}
-
-// Labels may be of any bytes; two different ones stay different.
-std::string ValidText(absl::string_view text) {
-  return IsUtf8(text) ? std::string(text) : absl::CHexEscape(text);
-}
-
 // "forestage load ..." as in /proc/self/cmdline; empty when it cannot be read.
 std::string OwnCommand() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::string command((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   std::replace(command.begin(), command.end(), '\0', ' ');
   command.resize(std::min(command.size(), kCommandBytesMax));
-  return ValidText(absl::StripAsciiWhitespace(command)).substr(0, 4 * kCommandBytesMax);
+  return Utf8Text(absl::StripAsciiWhitespace(command)).substr(0, 4 * kCommandBytesMax);
 }
 
 std::string OwnCpuList() {
@@ -129,8 +105,8 @@ std::string OwnCpuList() {
 v1::SessionRequest MakeOpenMessage(const DaemonOpenRequest& request) {
   v1::SessionRequest message;
   v1::OpenRequest& open = *message.mutable_open();
-  open.mutable_group()->set_name(ValidText(request.group_name));
-  open.mutable_group()->set_launch_nonce(ValidText(request.launch_nonce));
+  open.mutable_group()->set_name(Utf8Text(request.group_name));
+  open.mutable_group()->set_launch_nonce(Utf8Text(request.launch_nonce));
   open.mutable_group()->set_local_size(request.local_size);
   open.set_local_rank(request.local_rank);
   open.set_policy(ToProto(request.policy));
@@ -142,9 +118,9 @@ v1::SessionRequest MakeOpenMessage(const DaemonOpenRequest& request) {
       static_cast<uint32_t>(std::clamp<int64_t>(timeout_ms, 1, UINT32_MAX)));
   open.mutable_client()->set_version(kClientVersion);
   open.mutable_client()->set_command(OwnCommand());
-  open.mutable_client()->set_device_uuid(ValidText(request.device_uuid));
+  open.mutable_client()->set_device_uuid(Utf8Text(request.device_uuid));
   open.mutable_client()->set_cpu_list(OwnCpuList());
-  open.set_path(ValidText(request.path).substr(0, kPathBytesMax));
+  open.set_path(Utf8Text(request.path).substr(0, kPathBytesMax));
   for (const OfferedShard& shard : request.shards) {
     v1::Shard& entry = *open.add_shards();
     entry.set_name(shard.name);
@@ -494,20 +470,6 @@ class DaemonConnection : public DaemonSession {
   const std::shared_ptr<SessionStream> stream_;
 };
 
-absl::StatusOr<UniqueFd> ConnectToDaemon(const DaemonOpenRequest& request) {
-  absl::StatusOr<UniqueFd> socket =
-      ConnectUnixSocket(request.socket_path, SOCK_STREAM, absl::Now() + request.daemon_wait);
-  if (socket.ok()) return socket;
-  const absl::Status& status = socket.status();
-  absl::string_view fix = "start forestaged or set FORESTAGE_SOCKET to its socket";
-  if (absl::IsPermissionDenied(status)) {
-    fix = "join the group of its socket (the daemon's setting socket-group), or run as its user";
-  } else if (absl::IsInvalidArgument(status)) {
-    fix = "give forestaged a socket with a shorter path";
-  }
-  return absl::Status(status.code(), absl::StrCat("no daemon at ", status.message(), ": ", fix));
-}
-
 std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd socket) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kEventBytesMax);
@@ -581,7 +543,8 @@ absl::string_view Fix(const absl::Status& status) {
 
 absl::StatusOr<DaemonWelcome> OpenDaemonConnection(const DaemonOpenRequest& request,
                                                    std::shared_ptr<DaemonLoss> loss) {
-  ASSIGN_OR_RETURN(UniqueFd socket, ConnectToDaemon(request));
+  ASSIGN_OR_RETURN(UniqueFd socket,
+                   ConnectToRanksSocket(request.socket_path, absl::Now() + request.daemon_wait));
   auto connection =
       std::make_unique<DaemonConnection>(std::make_unique<Call>(MakeChannel(std::move(socket))),
                                          MakeOpenMessage(request), std::move(loss));

@@ -168,7 +168,15 @@ absl::StatusOr<std::shared_ptr<LoadSession>> LoadSession::Open(const std::string
   }
   // Whatever the daemon said of the files: this process believes its own reading of the headers.
   if (session->catalog_ == nullptr) RETURN_IF_ERROR(session->BecomeNative(std::move(reason)));
-  RETURN_IF_ERROR(session->ResolveDemand(options));
+  session->SayIfNotMapped();
+  const absl::Status demanded = session->ResolveDemand(options);
+  if (session->InForkedChild()) {
+    // choose_demand has forked, and this is the child.
+    const absl::Status refusal = session->CheckUsable();
+    Drop(std::move(session));
+    return refusal;
+  }
+  RETURN_IF_ERROR(demanded);
   if (session->extents_ != nullptr && session->demand_.has_value()) {
     session->daemon_->SendDemand(*session->demand_);
   }
@@ -238,6 +246,14 @@ absl::Status LoadSession::BecomeNative(std::string reason) {
   given_.effective = Policy::kNative;
   given_.reason = std::move(reason);
   return absl::OkStatus();
+}
+
+void LoadSession::SayIfNotMapped() {
+  const absl::Status error = files_->mapping_error();
+  if (error.ok()) return;
+  absl::StrAppend(&given_.reason, given_.reason.empty() ? "" : "; ",
+                  "files cannot be mapped, so every slice is read into memory of its own: ",
+                  OneLine(error.message()));
 }
 
 void LoadSession::SetCatalog(HeldCatalog catalog) {

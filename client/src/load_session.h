@@ -90,6 +90,8 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   absl::Status ResolveDemand(const SessionOptions& options);
   absl::Status AddDemand(size_t tensor_index, absl::Span<const Range> ranges);
   void SetCatalog(HeldCatalog catalog);
+  // In the decision's reason, once.
+  void SayIfNotMapped();
   absl::StatusOr<SlicePlan> PlanSlice(size_t tensor_index, absl::Span<const Range> ranges) const;
   // Of what this rank demands; ranges may overlap.
   std::vector<std::pair<uint64_t, uint64_t>> DemandedExtents() const;

@@ -85,13 +85,19 @@ absl::Status ReadExactly(const OpenShard& shard, uint64_t offset,
   return absl::OkStatus();
 }
 
-absl::Status CheckLength(const OpenShard& shard, uint64_t end) {
+absl::Status CheckUnchanged(const OpenShard& shard, uint64_t end) {
   struct stat stat_buffer = {};
   if (fstat(shard.fd.get(), &stat_buffer) != 0) {
     return ErrnoStatus(errno, absl::StrCat("fstat ", shard.path));
   }
   const uint64_t bytes = static_cast<uint64_t>(stat_buffer.st_size);
-  return bytes < end ? EndOfFile(shard, bytes) : absl::OkStatus();
+  if (bytes < end) return EndOfFile(shard, bytes);
+  const int64_t mtime_ns = MtimeNs(stat_buffer);
+  if (bytes == shard.bytes && mtime_ns == shard.mtime_ns) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      shard.path, ": the file was changed since it was opened (", bytes, " bytes now, ",
+      shard.bytes, " then", mtime_ns != shard.mtime_ns ? ", written at another time" : "",
+      "); load the checkpoint again once nothing writes to it"));
 }
 
 absl::Status PopulateRange(const OpenShard& shard, uint64_t begin, uint64_t end) {

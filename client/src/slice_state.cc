@@ -93,7 +93,7 @@ absl::StatusOr<SliceView> Slice::State::View(absl::Time deadline) const {
     RETURN_IF_ERROR(populated);
     begin = end;
   }
-  RETURN_IF_ERROR(CheckLength(shard(), plan_.file_end()));
+  RETURN_IF_ERROR(CheckUnchanged(shard(), plan_.file_end()));
   return SliceView(files_, shard().mapping.bytes().subspan(plan_.file_begin(), plan_.bytes()));
 }
 
@@ -103,6 +103,7 @@ absl::StatusOr<SliceView> Slice::State::CopiedView(absl::Time deadline) const {
   ASSIGN_OR_RETURN(std::shared_ptr<PrivateCopy> copy, PrivateCopy::Allocate(lead + plan_.bytes()));
   const absl::Span<std::byte> destination = copy->bytes().subspan(lead);
   RETURN_IF_ERROR(CopyContiguous(destination, deadline));
+  RETURN_IF_ERROR(CheckUnchanged(shard(), plan_.file_end()));
   return SliceView(std::move(copy), destination);
 }
 
@@ -113,8 +114,9 @@ absl::Status Slice::State::CopyTo(absl::Span<std::byte> destination, absl::Time 
                                                    " bytes, the slice ", plan_.bytes()));
   }
   if (plan_.bytes() == 0) return absl::OkStatus();
-  return plan_.contiguous() ? CopyContiguous(destination, deadline)
-                            : CopyStrided(destination, deadline);
+  RETURN_IF_ERROR(plan_.contiguous() ? CopyContiguous(destination, deadline)
+                                     : CopyStrided(destination, deadline));
+  return CheckUnchanged(shard(), plan_.file_end());
 }
 
 absl::Status Slice::State::CopyContiguous(absl::Span<std::byte> destination,

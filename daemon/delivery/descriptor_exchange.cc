@@ -307,7 +307,9 @@ void DescriptorExchange::CloseIdle() {
   const absl::Time oldest = absl::Now() - options_.idle_timeout;
   for (auto entry = connections_.begin(); entry != connections_.end();) {
     const Connection& connection = *entry->second;
-    if (!connection.waiting && connection.last_heard < oldest) {
+    const bool idle = !connection.waiting && connection.last_heard < oldest;
+    // A child that the process forked may have it open.
+    if (idle || ProcessExited(connection.peer)) {
       entry = connections_.erase(entry);
     } else {
       ++entry;

@@ -15,12 +15,15 @@
 #include "common/errno_status.h"
 #include "common/status_macros.h"
 #include "daemon/limits.h"
+#include "daemon/session/worker_pool.h"
 
 namespace forestage {
 namespace {
 
 // How often a checkpoint that is being staged is looked at, so that its end is told soon.
 constexpr absl::Duration kProgressLookPeriod = absl::Milliseconds(100);
+// What bounds a user's staging, beside the names of MemoryBoundKind.
+constexpr char kUserBoundName[] = "user";
 
 absl::StatusOr<SessionToken> MakeToken() {
   SessionToken token = {};
@@ -31,6 +34,14 @@ absl::StatusOr<SessionToken> MakeToken() {
     if (count > 0) filled += static_cast<size_t>(count);
   }
   return token;
+}
+
+std::unique_ptr<WorkQueue> MakeWorkQueue(const SessionRegistry::Options& options,
+                                         size_t threads_max, size_t threads_per_owner_max) {
+  if (options.make_work_queue != nullptr) {
+    return options.make_work_queue(threads_max, threads_per_owner_max);
+  }
+  return std::make_unique<WorkerPool>(threads_max, threads_per_owner_max);
 }
 
 absl::StatusOr<SessionDelivery> DuplicateDelivery(const StagedCheckpoint& staged) {
@@ -73,6 +84,8 @@ struct SessionRegistry::Session {
   bool reading = false;
   // Of the checkpoint's pages in memory. Null: not reading, or nobody counts.
   std::shared_ptr<const MemoryLease> lease;
+  // The same bytes among those of its user. Null: not reading.
+  std::unique_ptr<const UserQuota::StagedHold> staged_hold;
   // When it became ready, as far as it was asked.
   uint64_t resident_bytes = 0;
   size_t demand_items = 0;
@@ -100,9 +113,11 @@ SessionRegistry::SessionRegistry(Options options, CheckpointStore& store, ExitWa
       exit_watch_(exit_watch),
       observer_(observer),
       quota_({.sessions_max = options_.sessions_per_user_max,
-              .descriptors_max = options_.descriptors_per_user_max}),
-      release_pool_(kReleaseThreadsMax, kReleaseThreadsPerUserMax),
-      preparation_pool_(kPreparationThreadsMax, kPreparationThreadsPerUserMax) {
+              .descriptors_max = options_.descriptors_per_user_max,
+              .staged_bytes_max = options_.staged_bytes_per_user_max}),
+      release_queue_(MakeWorkQueue(options_, kReleaseThreadsMax, kReleaseThreadsPerUserMax)),
+      preparation_queue_(
+          MakeWorkQueue(options_, kPreparationThreadsMax, kPreparationThreadsPerUserMax)) {
   CHECK(options_.now != nullptr);
 }
 
@@ -257,7 +272,7 @@ void SessionRegistry::ReleaseFor(std::shared_ptr<UserQuota::Charge> charge, Held
   const uint64_t owner = charge->uid();
   // A function is copied; what it holds need not be copyable.
   auto shared = std::make_shared<Held>(std::move(held));
-  release_pool_.Submit(owner, [shared = std::move(shared), charge = std::move(charge)]() mutable {
+  release_queue_->Submit(owner, [shared = std::move(shared), charge = std::move(charge)]() mutable {
     shared.reset();
     charge.reset();
   });
@@ -276,8 +291,8 @@ void SessionRegistry::Prepare(Session& session) {
   }
   session.received.clear();
   const size_t lanes = std::min<size_t>(session.terms.local_size, options_.lanes_max);
-  preparation_pool_.Submit(session.peer.uid, [this, id = session.id, path = session.terms.path,
-                                              shards, lanes, charge = session.charge] {
+  preparation_queue_->Submit(session.peer.uid, [this, id = session.id, path = session.terms.path,
+                                                shards, lanes, charge = session.charge] {
     absl::StatusOr<std::shared_ptr<StagedCheckpoint>> acquired =
         store_.Acquire(path, std::move(*shards), lanes);
     const uint64_t resident_bytes = acquired.ok() ? AskResidentBytes(**acquired) : 0;
@@ -350,6 +365,10 @@ void SessionRegistry::StartReading(Group& group) {
     if (session.lease == nullptr && options_.memory != nullptr) {
       session.lease = options_.memory->Renew(RequestOf(session));
     }
+    if (session.staged_hold == nullptr) {
+      session.staged_hold = quota_.KeepStaged(session.peer.uid, session.staged.get(),
+                                              session.staged->CacheableBytes());
+    }
     session.reading = true;
     group.NoteReadingBegan();
     if (!session.terms.demand_follows) session.staged->AddDemandForEverything(session.id);
@@ -359,14 +378,25 @@ void SessionRegistry::StartReading(Group& group) {
 void SessionRegistry::AskAdmission(Group& group) {
   const std::optional<SessionId> asker = group.NeedsAdmission();
   if (!asker.has_value()) return;
-  if (options_.memory == nullptr) return group.SetAdmission("");
   Session& session = *Find(*asker);
-  MemoryAdmission admission = options_.memory->Admit(RequestOf(session));
-  session.lease = std::move(admission.lease);
-  if (session.lease == nullptr && observer_ != nullptr) {
-    observer_->OnAdmissionRefused(MemoryBoundKindName(admission.bound_kind));
+  absl::StatusOr<std::unique_ptr<UserQuota::StagedHold>> hold =
+      quota_.HoldStaged(session.peer.uid, session.staged.get(), session.staged->CacheableBytes());
+  if (!hold.ok()) {
+    if (observer_ != nullptr) observer_->OnAdmissionRefused(kUserBoundName);
+    return group.SetAdmission(std::string(hold.status().message()));
   }
-  group.SetAdmission(std::move(admission.reason));
+  if (options_.memory != nullptr) {
+    MemoryAdmission admission = options_.memory->Admit(RequestOf(session));
+    session.lease = std::move(admission.lease);
+    if (session.lease == nullptr) {
+      if (observer_ != nullptr) {
+        observer_->OnAdmissionRefused(MemoryBoundKindName(admission.bound_kind));
+      }
+      return group.SetAdmission(std::move(admission.reason));
+    }
+  }
+  session.staged_hold = *std::move(hold);
+  group.SetAdmission("");
 }
 
 void SessionRegistry::GiveOutcomes(Group& group) {
@@ -397,6 +427,7 @@ void SessionRegistry::StopReadingFor(Session& session) {
   session.reading = false;
   session.staged->RemoveSession(session.id);
   session.lease = nullptr;
+  session.staged_hold = nullptr;
 }
 
 void SessionRegistry::WhenReady(SessionId id,
@@ -598,10 +629,13 @@ void SessionRegistry::ReportCounts() {
   observer_->OnSessionCount(sessions_.size());
   observer_->OnGroupCount(groups_.size());
   if (options_.memory != nullptr) observer_->OnLeasedBytes(options_.memory->leased_bytes());
+  uint64_t largest = 0;
+  for (const auto& [uid, bytes] : quota_.StagedBytes()) largest = std::max(largest, bytes);
+  observer_->OnLargestUserBytes(largest);
 }
 
 void SessionRegistry::ReleaseLater(std::shared_ptr<StagedCheckpoint> checkpoint) {
-  release_pool_.Submit([held = std::move(checkpoint)] {});
+  release_queue_->Submit(WorkerPool::kNobody, [held = std::move(checkpoint)] {});
 }
 
 void SessionRegistry::BeginDrain() {
@@ -619,7 +653,7 @@ void SessionRegistry::EndAll() {
 }
 
 bool SessionRegistry::WaitUntilIdle(absl::Time deadline) {
-  return preparation_pool_.WaitUntilIdle(deadline) && release_pool_.WaitUntilIdle(deadline);
+  return preparation_queue_->WaitUntilIdle(deadline) && release_queue_->WaitUntilIdle(deadline);
 }
 
 bool SessionRegistry::draining() const {

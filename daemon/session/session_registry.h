@@ -34,7 +34,7 @@
 #include "daemon/session/session_decision.h"
 #include "daemon/session/session_terms.h"
 #include "daemon/session/user_quota.h"
-#include "daemon/session/worker_pool.h"
+#include "daemon/session/work_queue.h"
 #include "daemon/staging/staged_checkpoint.h"
 
 namespace forestage {
@@ -72,10 +72,13 @@ class SessionObserver {
   virtual void OnDecision(absl::string_view effective, absl::string_view reason_class) = 0;
   virtual void OnConsumed(uint64_t bytes) = 0;
   virtual void OnMajorFaults(uint64_t count) = 0;
-  // A group's checkpoint does not fit into memory: "node", "cgroup", "setting".
+  // A group's checkpoint does not fit into memory: "node", "cgroup", "setting"; or into what its
+  // user may have of it: "user".
   virtual void OnAdmissionRefused(absl::string_view bound) = 0;
   // What checkpoints have leased of the node's memory now.
   virtual void OnLeasedBytes(uint64_t bytes) = 0;
+  // Most that is staged for one user now.
+  virtual void OnLargestUserBytes(uint64_t bytes) = 0;
 };
 
 // Descriptors for a rank; its own duplicates.
@@ -109,6 +112,7 @@ class SessionRegistry {
     // Of one user; see UserQuota.
     size_t sessions_per_user_max = 192;
     size_t descriptors_per_user_max = 48 * 1024;
+    uint64_t staged_bytes_per_user_max = UINT64_MAX;
     size_t lanes_max = 8;
     absl::Duration agreement_timeout = absl::Seconds(60);
     absl::Duration descriptor_timeout = absl::Seconds(30);
@@ -116,6 +120,8 @@ class SessionRegistry {
     std::function<absl::Time()> now;
     // Whom to ask before reading ahead. Outlives the registry. Null: memory is without end.
     MemoryLedger* memory = nullptr;
+    // Makes what runs preparations and releases. Null: WorkerPool.
+    WorkQueueFactory make_work_queue = nullptr;
   };
   // All must outlive it. `observer` may be null.
   SessionRegistry(Options options, CheckpointStore& store, ExitWatch& exit_watch,
@@ -190,6 +196,9 @@ class SessionRegistry {
 
   bool draining() const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<SessionSnapshot> Snapshot() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // What is read for each user who has anything read, in bytes of whole checkpoints.
+  std::map<uid_t, uint64_t> StagedBytesOfUsers() const { return quota_.StagedBytes(); }
+  uint64_t staged_bytes_per_user_max() const { return options_.staged_bytes_per_user_max; }
   // Lets go of a checkpoint on a thread that may block (the last holder waits for its lanes).
   void ReleaseLater(std::shared_ptr<StagedCheckpoint> checkpoint);
 
@@ -247,8 +256,8 @@ class SessionRegistry {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 
   // Last, so that their threads end before the rest goes.
-  WorkerPool release_pool_;
-  WorkerPool preparation_pool_;
+  const std::unique_ptr<WorkQueue> release_queue_;
+  const std::unique_ptr<WorkQueue> preparation_queue_;
 };
 
 }  // namespace forestage

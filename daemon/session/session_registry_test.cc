@@ -147,6 +147,7 @@ class SessionRegistryTest : public ::testing::Test {
     uint64_t memory_bytes = kNoMemoryLimit;
     size_t sessions_per_user = 100;
     size_t descriptors_per_user = 1000;
+    uint64_t staged_bytes_per_user = kNoMemoryLimit;
   };
   SessionRegistryTest() : SessionRegistryTest(Limits()) {}
   explicit SessionRegistryTest(const Limits& limits)
@@ -212,6 +213,7 @@ class SessionRegistryTest : public ::testing::Test {
     return {.sessions_max = 4,
             .sessions_per_user_max = limits_.sessions_per_user,
             .descriptors_per_user_max = limits_.descriptors_per_user,
+            .staged_bytes_per_user_max = limits_.staged_bytes_per_user,
             .lanes_max = 2,
             .agreement_timeout = absl::Seconds(60),
             .descriptor_timeout = absl::Seconds(30),
@@ -638,6 +640,7 @@ class AdmissionTest : public SessionRegistryTest {
  protected:
   explicit AdmissionTest(uint64_t memory_limit_bytes = 2 * StagedCheckpointFake::kShardBytes - 1)
       : SessionRegistryTest({.memory_bytes = memory_limit_bytes}) {}
+  explicit AdmissionTest(const Limits& limits) : SessionRegistryTest(limits) {}
 
   static SessionTerms TermsOf(int64_t checkpoint, uint32_t rank, uint32_t size) {
     SessionTerms terms = Terms(rank, size);
@@ -649,6 +652,57 @@ class AdmissionTest : public SessionRegistryTest {
     return opened.listener->WaitForDecision().effective;
   }
 };
+
+// Memory for all; for one user, that of one checkpoint.
+class UserShareTest : public AdmissionTest {
+ protected:
+  static constexpr uint64_t kShare = 2 * StagedCheckpointFake::kShardBytes - 1;
+  UserShareTest() : AdmissionTest(Limits{.staged_bytes_per_user = kShare}) {
+    other_user_ = self_.peer();
+    ++other_user_.uid;
+  }
+  PeerIdentity other_user_;
+};
+
+TEST_F(UserShareTest, OneMoreCheckpointOfOneUserIsNativeWithTheNumbers) {
+  const Opened a = OpenReady(TermsOf(1, 0, 1));
+  EXPECT_EQ(PolicyOf(a), SessionPolicy::kRankStripedReadAhead);
+  const Opened b = OpenReady(TermsOf(2, 0, 1));
+  const SessionDecision refused = b.listener->WaitForDecision();
+  EXPECT_EQ(refused.effective, SessionPolicy::kNative);
+  EXPECT_FALSE(refused.activated);
+  EXPECT_EQ(refused.reason_class, ReasonClass::kNotEnoughMemory);
+  EXPECT_EQ(refused.reason,
+            absl::StrCat("checkpoint needs 4.00 KiB of memory, 3.99 KiB available: "
+                         "staged-bytes-per-uid-max 7.99 KiB - 4.00 KiB of other checkpoints of "
+                         "uid ",
+                         self_.peer().uid));
+  EXPECT_EQ(store_.checkpoint(2)->sessions_demanding(), 0u);
+  EXPECT_EQ(ledger_.leased_bytes(), StagedCheckpointFake::kShardBytes);
+  // Another user has his own share, and the same user all that he has already.
+  SessionTerms of_others = TermsOf(2, 0, 1);
+  of_others.group_name = "others";
+  const Opened others = OpenReady(of_others, other_user_);
+  EXPECT_EQ(PolicyOf(others), SessionPolicy::kRankStripedReadAhead);
+  EXPECT_EQ(registry_.StagedBytesOfUsers().size(), 2u);
+}
+
+TEST_F(UserShareTest, SessionsAndGroupsOnOneCheckpointCountOnceUntilTheLastOneEnds) {
+  const Opened first = OpenReady(TermsOf(1, 0, 2));
+  const Opened second = OpenReady(TermsOf(1, 1, 2));
+  SessionTerms other_group = TermsOf(1, 0, 1);
+  other_group.group_name = "other";
+  const Opened third = OpenReady(other_group);
+  EXPECT_EQ(PolicyOf(third), SessionPolicy::kRankStripedReadAhead);
+  EXPECT_THAT(registry_.StagedBytesOfUsers(),
+              ElementsAre(std::pair(self_.peer().uid, StagedCheckpointFake::kShardBytes)));
+  registry_.Close(first.id);
+  registry_.Close(third.id);
+  EXPECT_EQ(registry_.StagedBytesOfUsers().size(), 1u);
+  registry_.Close(second.id);
+  EXPECT_TRUE(registry_.StagedBytesOfUsers().empty());
+  EXPECT_EQ(PolicyOf(OpenReady(TermsOf(2, 0, 1))), SessionPolicy::kRankStripedReadAhead);
+}
 
 class NoRoomTest : public AdmissionTest {
  protected:
@@ -674,6 +728,7 @@ TEST_F(NoRoomTest, TheWholeGroupGetsNativeWithTheNumbersAlsoWhoAskedByName) {
   registry_.AddUrgent(second.id, {&extent, 1});
   EXPECT_EQ(store_.checkpoint(1)->sessions_demanding(), 0u);
   EXPECT_EQ(ledger_.leased_bytes(), 0u);
+  EXPECT_TRUE(registry_.StagedBytesOfUsers().empty());
 }
 
 TEST_F(NoRoomTest, AStrictGroupIsToldTogetherAndNothingIsReadMeanwhile) {
@@ -695,6 +750,7 @@ TEST_F(NoRoomTest, NativeIsGivenForItsOwnReason) {
   native.policy = SessionPolicy::kNative;
   const Opened rank = OpenReady(native);
   EXPECT_EQ(rank.listener->WaitForDecision().reason_class, ReasonClass::kRequested);
+  EXPECT_TRUE(registry_.StagedBytesOfUsers().empty());
 }
 
 TEST_F(NoRoomTest, PagesInMemoryThatOthersPayForAreCountedAsSuch) {

@@ -18,6 +18,7 @@
 #include "checkpoint/catalog.h"
 #include "checkpoint/extent.h"
 #include "common/unique_fd.h"
+#include "daemon/staging/mount_flight.h"
 #include "daemon/storage/mount_table.h"
 #include "daemon/storage/shard_file.h"
 
@@ -93,7 +94,8 @@ class StagedCheckpoint {
   // Of these: in the page cache now, whoever brought them in; 0 where the kernel does not say. Asks
   // page by page: takes its time.
   virtual uint64_t CachedBytes() const = 0;
-  // The first errors of reads, oldest first, at most limits' kReadErrorsKept.
+  // The first errors of reads, oldest first, at most limits' kReadErrorsKept; behind them, as many
+  // files at most that were changed since they were opened, as far as this machine knows.
   virtual std::vector<std::string> read_errors() const = 0;
   // Lanes stop after what is in flight (cancelled where the kernel can), the board is closed. Does
   // not wait. The destructor waits for lanes.
@@ -128,6 +130,8 @@ class CheckpointStore {
   virtual std::string reader_reason() const = 0;
   // The mounts that it has read from.
   virtual std::vector<MountTable::Seen> mounts() const { return {}; }
+  // What is read now of the mounts of staged checkpoints.
+  virtual std::vector<MountFlight> Flights() const { return {}; }
 };
 
 }  // namespace forestage

@@ -156,8 +156,19 @@ StagingProgress Stager::progress() const {
 }
 
 std::vector<std::string> Stager::read_errors() const {
-  absl::MutexLock lock(&mutex_);
-  return read_errors_;
+  std::vector<std::string> errors;
+  {
+    absl::MutexLock lock(&mutex_);
+    errors = read_errors_;
+  }
+  // What was staged of a file that was changed since is of use to nobody, though no read says so.
+  for (const std::unique_ptr<ShardFile>& file : files_) {
+    const absl::Status unchanged = file->CheckUnchanged();
+    if (unchanged.ok() || absl::c_linear_search(errors, unchanged.message())) continue;
+    if (errors.size() >= 2 * kReadErrorsKept) break;
+    errors.emplace_back(unchanged.message());
+  }
+  return errors;
 }
 
 void Stager::Stop() {
@@ -210,7 +221,8 @@ std::optional<ReadRequest> Stager::Take(size_t lane) {
   for (size_t tried = 0; tried < parts_.size(); ++tried) {
     MountPart& part = parts_[next_part_];
     next_part_ = (next_part_ + 1) % parts_.size();
-    if (!LaneMayTake(lane, part)) continue;
+    // A rank waits for what is urgent: it must not wait for the reads before it too.
+    if (!part.queue.IsUrgent() && !LaneMayTake(lane, part)) continue;
     std::optional<ReadRequest> request = TakeFrom(part, lane);
     if (request.has_value()) return request;
   }

@@ -6,13 +6,20 @@
 // session is closed, at last {"event": "done", "decision", "bytes", "digests": {tensor: SHA-256}};
 // {"event": "error", "message"} and exit code 1 instead when the load fails. Goes on from "paused"
 // and "holding" when a line comes on standard input, or its end.
+//
+// With --forks it forks at each SIGUSR1, wherever its load is, and writes {"event": "forked",
+// "child": PID}: the child keeps every descriptor but standard output and lives until the other
+// end of its standard input is closed.
 
+#include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -44,6 +51,7 @@ struct Options {
   bool close = false;
   bool hold = false;
   bool copy = false;
+  bool forks = false;
 };
 
 Json ToJson(const Decision& decision) {
@@ -119,6 +127,29 @@ absl::Status Load(const Options& options) {
   return absl::OkStatus();
 }
 
+// Never returns.
+void LiveUntilInputIsClosed() {
+  close(STDOUT_FILENO);
+  pollfd input = {.fd = STDIN_FILENO, .events = 0, .revents = 0};
+  while ((input.revents & (POLLHUP | POLLERR | POLLNVAL)) == 0) poll(&input, 1, -1);
+  _exit(0);
+}
+
+// Before any thread starts, which all must have the signal blocked.
+void ForkAtEachSignal() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGUSR1);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::thread([signals] {
+    for (int signal = 0; sigwait(&signals, &signal) == 0;) {
+      const pid_t child = fork();
+      if (child == 0) LiveUntilInputIsClosed();
+      Say({{"event", "forked"}, {"child", child}});
+    }
+  }).detach();
+}
+
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app("One rank that loads a checkpoint through the client library; for tests.");
@@ -140,6 +171,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--close", options.close, "Close the session at the pause, instead of going on");
   app.add_flag("--hold", options.hold, "Keep the session open after the load");
   app.add_flag("--copy", options.copy, "CopyTo instead of View");
+  app.add_flag("--forks", options.forks, "Fork at each SIGUSR1");
   CLI11_PARSE(app, argc, argv);
 
   for (const Policy policy : {Policy::kAuto, Policy::kNative, Policy::kRankStripedReadAhead}) {
@@ -151,6 +183,7 @@ int Main(int argc, char** argv) {
   if (!options.demand.empty()) options.session.demand.emplace();
   for (const std::string& name : options.demand) options.session.demand->push_back({name});
 
+  if (options.forks) ForkAtEachSignal();
   const absl::Status status = Load(options);
   if (status.ok()) return 0;
   Say({{"event", "error"},

@@ -36,6 +36,12 @@ PAGE_BYTES = mmap.PAGESIZE
 NOBODY = 65534
 
 
+def device_text(path):
+    """The mount of a path as the kernel and Forestage write it: "8:1"."""
+    device = os.stat(path).st_dev
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
 def random_array(random, dtype, shape):
     """Any bit pattern, NaNs included; what is compared is bytes."""
     dtype = numpy.dtype(dtype)

@@ -71,18 +71,34 @@ class DescriptorSocket:
 
 
 class RawRank:
-    """One session stream on a connection of its own."""
+    """One session stream on a connection of its own.
 
-    def __init__(self, daemon, *, path="/c", shards=(), group=None, rank=0, size=1, open_now=True):
+    `window_bytes`: how much of what this rank does not read the daemon may send all the same.
+    """
+
+    def __init__(
+        self,
+        daemon,
+        *,
+        path="/c",
+        shards=(),
+        group=None,
+        rank=0,
+        size=1,
+        open_now=True,
+        window_bytes=None,
+    ):
         self._daemon = daemon
         self._request_type = GetMessageClass(
             daemon.message_descriptor("forestage.v1.SessionRequest")
         )
         event_type = GetMessageClass(daemon.message_descriptor("forestage.v1.SessionEvent"))
         # A connection of its own: channels to one address share theirs otherwise.
-        self.channel = grpc.insecure_channel(
-            f"unix:{daemon.socket}", options=[("grpc.use_local_subchannel_pool", 1)]
-        )
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        if window_bytes is not None:
+            options.append(("grpc.http2.lookahead_bytes", window_bytes))
+            options.append(("grpc.http2.bdp_probe", 0))
+        self.channel = grpc.insecure_channel(f"unix:{daemon.socket}", options=options)
         self._requests = queue.Queue()
         self.call = self.channel.stream_stream(
             METHOD,
