@@ -25,6 +25,7 @@
 
 #include "common/cached_bytes.h"
 #include "common/errno_status.h"
+#include "common/interruptions.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
 #include "common/units.h"
@@ -142,9 +143,10 @@ class Prober {
   void ReadFirstPage() {
     char byte = 0;
     ssize_t count = -1;
+    Interruptions interruptions;
     do {
       count = pread(fd_, &byte, 1, 0);
-    } while (count < 0 && errno == EINTR);
+    } while (count < 0 && interruptions.MayRetry(errno));
     first_page_read_ = count == 1;
   }
 
