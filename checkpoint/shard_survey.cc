@@ -10,6 +10,7 @@
 
 #include "checkpoint/safetensors_header.h"
 #include "common/errno_status.h"
+#include "common/interruptions.h"
 #include "common/parallel_for.h"
 #include "common/unique_fd.h"
 
@@ -21,10 +22,11 @@ constexpr size_t kSurveyThreadsMax = 16;
 
 absl::Status Survey(const SelectedShard& shard) {
   // Not blocking, should it be a FIFO.
+  Interruptions interruptions;
   int fd = -1;
   do {
     fd = open(shard.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-  } while (fd < 0 && errno == EINTR);
+  } while (fd < 0 && interruptions.MayRetry(errno));
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat(QuotedName(shard.name), ": open"));
   const UniqueFd owned(fd);
   return ReadHeader(fd, shard.name).status();

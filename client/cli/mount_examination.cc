@@ -104,7 +104,9 @@ absl::StatusOr<MountProbe> ProbePath(const std::string& path) {
   // O_NONBLOCK so that what has become a FIFO cannot hang us.
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
-  return ProbeFile(fd.get(), {.active = true});
+  absl::StatusOr<MountProbe> probe = ProbeFile(fd.get(), {.active = true});
+  if (probe.ok()) return probe;
+  return absl::Status(probe.status().code(), absl::StrCat(path, ": ", probe.status().message()));
 }
 
 // What the tested file cannot tell of the others.

@@ -13,6 +13,7 @@
 #include "client/src/slice_state.h"
 
 #include "common/check.h"
+#include "common/file_system_magic.h"
 #include "common/socket_path.h"
 #include "common/status_macros.h"
 
@@ -121,6 +122,13 @@ DaemonOpenRequest MakeOpenRequest(const std::string& directory, const SessionOpt
   return request;
 }
 
+absl::StatusOr<std::vector<int>> OpenAndList(CheckpointFiles& files, std::vector<UniqueFd> lent) {
+  RETURN_IF_ERROR(files.OpenRest(std::move(lent)));
+  std::vector<int> descriptors;
+  for (const OpenShard& shard : files.shards()) descriptors.push_back(shard.fd.get());
+  return descriptors;
+}
+
 // Why no daemon is asked at all; empty when one is.
 std::string NoDaemonReason(const SessionOptions& options) {
   if (!options.use_daemon) return "this process was told to use no daemon";
@@ -158,13 +166,17 @@ absl::StatusOr<std::shared_ptr<LoadSession>> LoadSession::Open(const std::string
   const SelectionOptions selection = {.preferred_layout = options.prefer_consolidated
                                                               ? CheckpointLayout::kConsolidated
                                                               : CheckpointLayout::kSharded};
-  ASSIGN_OR_RETURN(std::shared_ptr<const CheckpointFiles> files,
-                   CheckpointFiles::Open(directory, selection));
-  std::shared_ptr<LoadSession> session(new LoadSession(std::move(files), options));
   std::string reason = NoDaemonReason(options);
+  ASSIGN_OR_RETURN(
+      std::shared_ptr<CheckpointFiles> files,
+      CheckpointFiles::Open(directory, selection,
+                            reason.empty() ? std::optional(kFuseMagic) : std::nullopt));
+  std::shared_ptr<LoadSession> session(new LoadSession(files, options));
   if (reason.empty()) {
-    const absl::Status joined = session->Join(directory, options, connector);
+    const absl::Status joined = session->Join(directory, options, connector, *files);
     reason = OneLine(joined.message());
+    // Nobody is there to share with, or something went wrong before it came to that.
+    if (files->incomplete()) RETURN_IF_ERROR(files->OpenRest({}));
   }
   // Whatever the daemon said of the files: this process believes its own reading of the headers.
   if (session->catalog_ == nullptr) RETURN_IF_ERROR(session->BecomeNative(std::move(reason)));
@@ -186,9 +198,14 @@ absl::StatusOr<std::shared_ptr<LoadSession>> LoadSession::Open(const std::string
 }
 
 absl::Status LoadSession::Join(const std::string& directory, const SessionOptions& options,
-                               const DaemonConnector& connector) {
-  ASSIGN_OR_RETURN(DaemonWelcome welcome,
-                   connector(MakeOpenRequest(directory, options, *files_), loss_));
+                               const DaemonConnector& connector, CheckpointFiles& files) {
+  DaemonOpenRequest request = MakeOpenRequest(directory, options, files);
+  if (files.incomplete()) {
+    request.open_shards = [&files](std::vector<UniqueFd> lent) {
+      return OpenAndList(files, std::move(lent));
+    };
+  }
+  ASSIGN_OR_RETURN(DaemonWelcome welcome, connector(request, loss_));
   const Policy effective = welcome.decision.effective;
   if (effective == Policy::kNative) {
     // Stay a member of the group, so that its decision stands as long as its ranks live.

@@ -83,8 +83,9 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   LoadSession(std::shared_ptr<const CheckpointFiles> files, const SessionOptions& options);
 
   // Each OK leaves the load staged, or native with a decision of the daemon.
+  // Opens those of the files that are only named. `files` is files_.
   absl::Status Join(const std::string& directory, const SessionOptions& options,
-                    const DaemonConnector& connector);
+                    const DaemonConnector& connector, CheckpointFiles& files);
   absl::Status UseStaging(DaemonWelcome& welcome);
   absl::Status BecomeNative(std::string reason);
   absl::Status ResolveDemand(const SessionOptions& options);

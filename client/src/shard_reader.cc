@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "client/src/destination_memory.h"
 #include <sys/stat.h>
@@ -72,6 +73,26 @@ bool IsCached(int fd, uint64_t begin, uint64_t end) {
   return cached.ok() && *cached >= AlignUp(end, PageBytes()) - AlignDown(begin, PageBytes());
 }
 
+absl::StatusOr<struct stat> LookAgain(const OpenShard& shard) {
+  struct stat now = {};
+  if (fstat(shard.fd.get(), &now) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("fstat ", shard.path));
+  }
+  return now;
+}
+
+absl::Status ChangedError(const OpenShard& shard, const struct stat& now) {
+  const bool written = MtimeNs(now) != shard.mtime_ns;
+  return absl::FailedPreconditionError(
+      absl::StrCat(shard.path, ": the file was changed since it was opened (", now.st_size,
+                   " bytes now, ", shard.bytes, " then", written ? ", written at another time" : "",
+                   "); load the checkpoint again once nothing writes to it"));
+}
+
+absl::Status CheckNotWritten(const OpenShard& shard, const struct stat& now) {
+  return MtimeNs(now) == shard.mtime_ns ? absl::OkStatus() : ChangedError(shard, now);
+}
+
 }  // namespace
 
 absl::Status ReadExactly(const OpenShard& shard, uint64_t offset,
@@ -86,18 +107,15 @@ absl::Status ReadExactly(const OpenShard& shard, uint64_t offset,
 }
 
 absl::Status CheckUnchanged(const OpenShard& shard, uint64_t end) {
-  struct stat stat_buffer = {};
-  if (fstat(shard.fd.get(), &stat_buffer) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("fstat ", shard.path));
-  }
-  const uint64_t bytes = static_cast<uint64_t>(stat_buffer.st_size);
+  ASSIGN_OR_RETURN(const struct stat now, LookAgain(shard));
+  const uint64_t bytes = static_cast<uint64_t>(now.st_size);
   if (bytes < end) return EndOfFile(shard, bytes);
-  const int64_t mtime_ns = MtimeNs(stat_buffer);
-  if (bytes == shard.bytes && mtime_ns == shard.mtime_ns) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      shard.path, ": the file was changed since it was opened (", bytes, " bytes now, ",
-      shard.bytes, " then", mtime_ns != shard.mtime_ns ? ", written at another time" : "",
-      "); load the checkpoint again once nothing writes to it"));
+  return bytes == shard.bytes ? CheckNotWritten(shard, now) : ChangedError(shard, now);
+}
+
+absl::Status CheckNotWritten(const OpenShard& shard) {
+  ASSIGN_OR_RETURN(const struct stat now, LookAgain(shard));
+  return CheckNotWritten(shard, now);
 }
 
 absl::Status PopulateRange(const OpenShard& shard, uint64_t begin, uint64_t end) {

@@ -22,6 +22,10 @@ absl::Status ReadExactly(const OpenShard& shard, uint64_t offset,
 // changed (size or mtime). A file that was deleted or replaced by another is unchanged.
 absl::Status CheckUnchanged(const OpenShard& shard, uint64_t end);
 
+// The same for bytes that were all read and not looked at in a mapping: by mtime alone, since after
+// a short answer of a FUSE server the kernel takes the file for shorter than it is.
+absl::Status CheckNotWritten(const OpenShard& shard);
+
 // Brings [begin, end) of the shard's mapping into this process's page tables. Blocks on storage.
 // Errors as ReadExactly's, never a signal. FAILED_PRECONDITION: this kernel or file system cannot
 // do that although the bytes are readable; read them with ReadExactly.

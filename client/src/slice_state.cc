@@ -103,7 +103,7 @@ absl::StatusOr<SliceView> Slice::State::CopiedView(absl::Time deadline) const {
   ASSIGN_OR_RETURN(std::shared_ptr<PrivateCopy> copy, PrivateCopy::Allocate(lead + plan_.bytes()));
   const absl::Span<std::byte> destination = copy->bytes().subspan(lead);
   RETURN_IF_ERROR(CopyContiguous(destination, deadline));
-  RETURN_IF_ERROR(CheckUnchanged(shard(), plan_.file_end()));
+  RETURN_IF_ERROR(CheckNotWritten(shard()));
   return SliceView(std::move(copy), destination);
 }
 
@@ -116,7 +116,7 @@ absl::Status Slice::State::CopyTo(absl::Span<std::byte> destination, absl::Time 
   if (plan_.bytes() == 0) return absl::OkStatus();
   RETURN_IF_ERROR(plan_.contiguous() ? CopyContiguous(destination, deadline)
                                      : CopyStrided(destination, deadline));
-  return CheckUnchanged(shard(), plan_.file_end());
+  return CheckNotWritten(shard());
 }
 
 absl::Status Slice::State::CopyContiguous(absl::Span<std::byte> destination,

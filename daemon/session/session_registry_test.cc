@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,7 +20,9 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include <linux/kcmp.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 
 #include "common/status_matchers.h"
@@ -152,7 +156,9 @@ class SessionRegistryTest : public ::testing::Test {
   SessionRegistryTest() : SessionRegistryTest(Limits()) {}
   explicit SessionRegistryTest(const Limits& limits)
       : limits_(limits),
-        ledger_({.root = machine_.path(), .headroom = {}, .limit_bytes = limits.memory_bytes}) {}
+        ledger_({.root = machine_.path(), .headroom = {}, .limit_bytes = limits.memory_bytes}) {
+    std::ofstream(shard_) << "weights";
+  }
 
   struct Opened {
     SessionId id = 0;
@@ -217,11 +223,49 @@ class SessionRegistryTest : public ::testing::Test {
             .lanes_max = 2,
             .agreement_timeout = absl::Seconds(60),
             .descriptor_timeout = absl::Seconds(30),
+            .lent_file_system = magic_,
             .now = [this] { return absl::FromUnixNanos(now_ns_.load()); },
             .memory = &ledger_};
   }
 
+  static uint32_t MagicOf(const std::string& path) {
+    struct statfs file_system = {};
+    EXPECT_EQ(statfs(path.c_str(), &file_system), 0);
+    return static_cast<uint32_t>(file_system.f_type);
+  }
+  UniqueFd OpenShard(int flags) const {
+    UniqueFd fd(open(shard_.c_str(), flags | O_CLOEXEC));
+    EXPECT_TRUE(fd.valid());
+    return fd;
+  }
+  using Loans = absl::StatusOr<std::vector<SharedFd>>;
+  // Shows the shard; the answer comes when there is one.
+  std::future<Loans> Borrow(const Opened& session) {
+    auto charge = registry_.AdmitNamedShards(session.id, 0, 1);
+    EXPECT_OK(charge);
+    std::vector<UniqueFd> named;
+    named.push_back(OpenShard(O_PATH));
+    auto answer = std::make_shared<std::promise<Loans>>();
+    std::future<Loans> loans = answer->get_future();
+    registry_.LendShards(session.id, std::move(named), {}, *std::move(charge),
+                         [answer](Loans lent) { answer->set_value(std::move(lent)); });
+    return loans;
+  }
+  void SendOpenShard(const Opened& session, UniqueFd descriptor) {
+    std::vector<UniqueFd> descriptors;
+    descriptors.push_back(std::move(descriptor));
+    EXPECT_OK(AddShards(session.id, 0, std::move(descriptors)));
+    session.listener->WaitForEvent("checkpoint 2");
+  }
+  static bool SameOpenFile(int a, int b) {
+    return syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE, a, b) == 0;
+  }
+
   const Limits limits_;
+  // A shard on a file system that stands for FUSE.
+  const TemporaryDirectoryForTest shards_;
+  const std::string shard_ = shards_.File("model.safetensors");
+  const uint32_t magic_ = MagicOf(shards_.path());
   // Stands for the client's process; ours cannot exit.
   IdleProcess self_;
   std::atomic<int64_t> now_ns_ = 0;
@@ -247,6 +291,108 @@ TEST_F(SessionRegistryTest, EagerSessionGetsItsEventsInOrder) {
   EXPECT_OK(rank.listener->WaitForEnd());
   EXPECT_THAT(rank.listener->events(),
               ElementsAre("opened", "checkpoint 2", "decision rank_striped_read_ahead", "ended"));
+}
+
+TEST_F(SessionRegistryTest, LendsWhatASessionOfTheSameUserHasSent) {
+  const Opened first = Open(Terms(0, 3));
+  Loans loans = Borrow(first).get();
+  ASSERT_OK(loans);
+  EXPECT_EQ(loans->at(0), nullptr) << "nobody has it yet";
+  const Opened second = Open(Terms(1, 3));
+  std::future<Loans> waiting = Borrow(second);
+  const UniqueFd mine = OpenShard(O_RDONLY);
+  SendOpenShard(first, UniqueFd(dup(mine.get())));
+  loans = waiting.get();
+  ASSERT_OK(loans);
+  ASSERT_NE(loans->at(0), nullptr);
+  EXPECT_TRUE(SameOpenFile(loans->at(0)->get(), mine.get()));
+  SendOpenShard(second, UniqueFd(dup(loans->at(0)->get())));
+  // Also when the first is gone.
+  registry_.Close(first.id);
+  const Opened third = Open(Terms(2, 3));
+  loans = Borrow(third).get();
+  ASSERT_OK(loans);
+  ASSERT_NE(loans->at(0), nullptr);
+  EXPECT_TRUE(SameOpenFile(loans->at(0)->get(), mine.get()));
+}
+
+TEST_F(SessionRegistryTest, LendsNothingToAnotherUser) {
+  const Opened first = Open(Terms(0, 2));
+  ASSERT_OK(Borrow(first).get());
+  SendOpenShard(first, OpenShard(O_RDONLY));
+  PeerIdentity stranger = self_.peer();
+  ++stranger.uid;
+  const Opened second = Open(Terms(1, 2), stranger);
+  const Loans loans = Borrow(second).get();
+  ASSERT_OK(loans);
+  EXPECT_EQ(loans->at(0), nullptr);
+}
+
+TEST_F(SessionRegistryTest, LendsNothingThatIsOpenForMoreThanReading) {
+  const Opened first = Open(Terms(0, 2));
+  ASSERT_OK(Borrow(first).get());
+  SendOpenShard(first, OpenShard(O_RDWR));
+  const Loans loans = Borrow(Open(Terms(1, 2))).get();
+  ASSERT_OK(loans);
+  EXPECT_EQ(loans->at(0), nullptr);
+}
+
+TEST_F(SessionRegistryTest, BorrowersWaitNoLongerThanTheirTime) {
+  const Opened first = Open(Terms(0, 2));
+  ASSERT_OK(Borrow(first).get());
+  std::future<Loans> waiting = Borrow(Open(Terms(1, 2)));
+  EXPECT_LE(registry_.Tick(), absl::UnixEpoch() + kLendTimeout);
+  Advance(kLendTimeout);
+  registry_.Tick();
+  const Loans loans = waiting.get();
+  ASSERT_OK(loans);
+  EXPECT_EQ(loans->at(0), nullptr);
+}
+
+TEST_F(SessionRegistryTest, ShardsAreNamedOnceInOrderAndBeforeTheirDescriptorsCome) {
+  SessionTerms terms = Terms(0, 1);
+  terms.shards.push_back({.name = "model-2.safetensors", .size_bytes = 4096, .mtime_ns = 1});
+  const Opened rank = Open(terms);
+  const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("were named"));
+  EXPECT_THAT(registry_.AdmitNamedShards(rank.id, 1, 1).status(), refused);
+  EXPECT_THAT(registry_.AdmitNamedShards(rank.id, 0, 3).status(), refused);
+  EXPECT_OK(registry_.AdmitNamedShards(rank.id, 0, 1));
+  EXPECT_THAT(registry_.AdmitNamedShards(rank.id, 0, 1).status(), refused);
+  std::vector<UniqueFd> descriptors;
+  descriptors.push_back(OpenShard(O_RDONLY));
+  EXPECT_OK(AddShards(rank.id, 0, std::move(descriptors)));
+  EXPECT_THAT(registry_.AdmitNamedShards(rank.id, 1, 1).status(), refused);
+  registry_.Close(rank.id);
+  EXPECT_THAT(registry_.AdmitNamedShards(rank.id, 0, 1).status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("ended")));
+}
+
+TEST_F(SessionRegistryTest, NothingThatWasLentStaysWhenAllSessionsHaveEnded) {
+  std::weak_ptr<const UniqueFd> lent;
+  {
+    const Opened first = Open(Terms(0, 2));
+    ASSERT_OK(Borrow(first).get());
+    SendOpenShard(first, OpenShard(O_RDONLY));
+    const Opened second = Open(Terms(1, 2));
+    Loans loans = Borrow(second).get();
+    ASSERT_OK(loans);
+    lent = loans->at(0);
+    registry_.Close(first.id);
+    registry_.Close(second.id);
+  }
+  EXPECT_TRUE(registry_.WaitUntilIdle(absl::Now() + kPatience));
+  EXPECT_TRUE(lent.expired());
+}
+
+TEST_F(SessionQuotaTest, LoansTakeNoPlaceThatDescriptorsNeed) {
+  // Of three descriptors: one that is named, one to come, and one of the other session.
+  SendShards(Open(Terms(0, 3)));
+  const Opened second = Open(Terms(1, 3));
+  EXPECT_OK(registry_.AdmitNamedShards(second.id, 0, 1));
+  const Opened third = Open(Terms(2, 3));
+  EXPECT_THAT(registry_.AdmitNamedShards(third.id, 0, 1).status(),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("LimitNOFILE")));
+  SendShards(second);
 }
 
 TEST_F(SessionRegistryTest, EverythingIsReleasedWhenTheSessionEnds) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -85,7 +86,9 @@ DaemonModel::DaemonModel(const Options& options, World& world, Coverage& coverag
   SetMemory(kPlentyBytes);
   const uint64_t factors[] = {0, 1, 1, 3};
   for (const Event& event : Events()) {
-    weights_.push_back(event.weight * (event.weight >= 20 ? 1 : factors[random_.Below(4)]));
+    const uint64_t factor = event.weight >= 20 ? 1 : factors[random_.Below(4)];
+    const bool happens = !options_.without.contains(std::string(event.name));
+    weights_.push_back(happens ? event.weight * factor : 0);
   }
   // So little that few reads are in flight at a time, in most runs.
   const uint64_t extents[] = {1, 2, 3, 64};
@@ -110,6 +113,7 @@ DaemonModel::Outcome DaemonModel::Play() {
 
 void DaemonModel::Note(const std::string& line) {
   outcome_.trace.push_back(absl::StrCat(within_event_ ? "    meanwhile: " : "", line));
+  if (options_.says_trace) std::fprintf(stderr, "%s\n", outcome_.trace.back().c_str());
 }
 
 void DaemonModel::Violate(const std::string& what) {
@@ -231,6 +235,16 @@ void DaemonModel::OnCheckpoint(ModelRank& rank, const CheckpointSummary& summary
   Expect(rank.token.has_value() && !rank.ended.has_value() && !rank.ready.has_value(),
          NameOf(rank) + " is told of its checkpoint out of order");
   rank.ready = summary;
+  // Ranks see one checkpoint if, and only if, they have the same files.
+  std::string files;
+  for (const ShardTerms& shard : rank.terms.shards) {
+    absl::StrAppend(&files, shard.name, " ", shard.mtime_ns, ";");
+  }
+  const auto of_files = signatures_.try_emplace(files, summary.signature);
+  Expect(of_files.first->second == summary.signature, "the same files have two signatures");
+  for (const auto& [others, signature] : signatures_) {
+    Expect(others == files || signature != summary.signature, "two checkpoints have one signature");
+  }
 }
 
 void DaemonModel::OnDecision(ModelRank& rank, const SessionDecision& decision) {
@@ -330,12 +344,19 @@ const std::vector<DaemonModel::Event>& DaemonModel::Events() {
   return *events;
 }
 
+std::vector<std::string> DaemonModel::EventNames() {
+  std::vector<std::string> names;
+  for (const Event& event : Events()) names.emplace_back(event.name);
+  return names;
+}
+
 void DaemonModel::RunOneEvent(bool meanwhile) {
   const std::vector<Event>& events = Events();
   uint64_t sum = 0;
   for (size_t i = 0; i < events.size(); ++i) {
     if (!meanwhile || events[i].meanwhile) sum += weights_[i];
   }
+  if (sum == 0) return;
   uint64_t drawn = random_.Below(sum);
   for (size_t i = 0; i < events.size(); ++i) {
     if (meanwhile && !events[i].meanwhile) continue;
@@ -448,6 +469,7 @@ void DaemonModel::JoinGroup(ModelRank& rank, const std::string& key) {
     group->local_size = rank.terms.local_size;
     group->agreement = rank.terms.agreement;
     group->deadline = now_ + timeout;
+    group->first_wish = rank.terms.policy;
   }
   group->members.insert(&rank);
   rank.group = group;
@@ -764,6 +786,7 @@ void DaemonModel::ChangeMemory() {
   const uint64_t choices[] = {0, 16 * kKiB, 24 * kKiB, kPlentyBytes};
   const uint64_t bytes = choices[random_.Below(4)];
   Note(absl::StrCat("memory: ", bytes));
+  memory_was_plenty_ = false;
   SetMemory(bytes);
 }
 

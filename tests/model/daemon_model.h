@@ -44,6 +44,10 @@ class DaemonModel {
     uint64_t seed = 0;
     size_t events_max = 160;
     Mistake mistake = Mistake::kNone;
+    // Events that do not happen, to find out which ones a violation needs.
+    std::set<std::string> without = {};
+    // Says each line of the trace at once, for runs that crash.
+    bool says_trace = false;
   };
   // How often what happened, over many runs.
   using Coverage = std::map<std::string, uint64_t>;
@@ -61,6 +65,7 @@ class DaemonModel {
   DaemonModel(const Options& options, World& world, Coverage& coverage);
   ~DaemonModel();
   Outcome Play();
+  static std::vector<std::string> EventNames();
 
  private:
   class Link;
@@ -142,6 +147,7 @@ class DaemonModel {
   void CheckAll();
   void CheckSessions();
   void CheckGroups();
+  void CheckReadingBeginsWithTheFirst(const std::string& key, const ModelGroup& group);
   void CheckMemory();
   void CheckDemands();
   void CheckBoards();
@@ -170,6 +176,8 @@ class DaemonModel {
   // By event: some events do not happen at all in some runs.
   std::vector<uint64_t> weights_;
   bool within_event_ = false;
+  // There was room for everything, always.
+  bool memory_was_plenty_ = true;
   bool stopping_daemon_ = false;
   uint64_t in_flight_bytes_max_ = 0;
 
@@ -178,6 +186,8 @@ class DaemonModel {
   std::map<std::string, std::shared_ptr<ModelGroup>> groups_;
   std::list<ModelBoardWatch> boards_;
   std::set<uint64_t> generations_;
+  // By files and their times.
+  std::map<std::string, CheckpointSignature> signatures_;
 
   // Outlives daemons: lanes may end after their store.
   ModelStorage storage_;

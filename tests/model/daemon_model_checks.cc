@@ -87,6 +87,7 @@ void DaemonModel::CheckGroups() {
     const bool all_ready =
         group->members.size() == group->local_size &&
         absl::c_all_of(group->members, [](const ModelRank* one) { return one->ready.has_value(); });
+    CheckReadingBeginsWithTheFirst(key, *group);
     for (const ModelRank* member : group->members) {
       const bool told = member->decision.has_value();
       if (group->agreement == SessionAgreement::kEager) {
@@ -100,6 +101,23 @@ void DaemonModel::CheckGroups() {
       }
     }
   }
+}
+
+// Under strict agreement, too, reading does not wait for the decision, whoever came first and left.
+void DaemonModel::CheckReadingBeginsWithTheFirst(const std::string& key, const ModelGroup& group) {
+  if (group.decided || group.first_wish == SessionPolicy::kNative || !memory_was_plenty_ ||
+      registry_->draining()) {
+    return;
+  }
+  bool any_ready = false;
+  for (const ModelRank* member : group.members) {
+    if (!member->ready.has_value()) continue;
+    any_ready = true;
+    const ModelCheckpoint* const checkpoint = CheckpointOf(*member);
+    const bool read_for = checkpoint != nullptr && checkpoint->WantsEverything(member->id);
+    if (read_for || member->terms.demand_follows) return;
+  }
+  Expect(!any_ready, "nothing is read for ready ranks of " + key);
 }
 
 void DaemonModel::CheckDecision(const ModelRank& rank, const SessionDecision& decision) {

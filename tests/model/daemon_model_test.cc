@@ -2,16 +2,25 @@
 // invariants in docs/semantics.md.
 //
 // FORESTAGE_MODEL_SEED=N begins with that seed, FORESTAGE_MODEL_ROUNDS=N plays so many: a run is
-// repeated with its seed and one round.
+// repeated with its seed and one round. FORESTAGE_MODEL_TRACE=1 says each event as it happens;
+// FORESTAGE_MODEL_WITHOUT=a,b leaves events out.
 #include "tests/model/daemon_model.h"
+
+#include <signal.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <random>
+#include <set>
 #include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "spdlog/spdlog.h"
@@ -29,10 +38,41 @@ constexpr uint64_t kRoundsForCoverage = 300;
 constexpr uint64_t kRoundsTwice = 40;
 // Within so many runs a mistake must be found.
 constexpr uint64_t kRoundsForMistake = 400;
+// How often a run is tried anew before a kind of event counts as needed.
+constexpr uint64_t kRunsPerEvent = 25;
 
 uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   const char* const text = std::getenv(name);
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+// The seed of the run that goes on, for those that end the program.
+volatile sig_atomic_t crash_text_bytes = 0;
+char crash_text[64];
+struct sigaction handler_before;
+
+void OnCrash(int signal) {
+  (void)!write(STDERR_FILENO, crash_text, static_cast<size_t>(crash_text_bytes));
+  // The step that crashed is done again, under whoever handled it before.
+  sigaction(signal, &handler_before, nullptr);
+  if (signal == SIGABRT) raise(signal);
+}
+
+void NameSeedInCrash(uint64_t seed) {
+  crash_text_bytes = std::snprintf(crash_text, sizeof(crash_text), "FORESTAGE_MODEL_SEED=%llu\n",
+                                   static_cast<unsigned long long>(seed));
+}
+
+void HandleCrashes() {
+  struct sigaction action = {};
+  action.sa_handler = OnCrash;
+  sigaction(SIGSEGV, &action, &handler_before);
+  sigaction(SIGABRT, &action, &handler_before);
+}
+
+std::string WithoutNumbers(std::string text) {
+  std::erase_if(text, [](char one) { return one >= '0' && one <= '9'; });
+  return text;
 }
 
 size_t OpenDescriptors() {
@@ -45,11 +85,46 @@ size_t OpenDescriptors() {
 
 class DaemonModelTest : public ::testing::Test {
  protected:
-  DaemonModelTest() { spdlog::set_level(spdlog::level::off); }
+  DaemonModelTest() {
+    spdlog::set_level(spdlog::level::off);
+    HandleCrashes();
+    if (const char* const without = std::getenv("FORESTAGE_MODEL_WITHOUT")) {
+      without_ = absl::StrSplit(without, ',');
+    }
+  }
 
   DaemonModel::Outcome Play(uint64_t seed, Mistake mistake = Mistake::kNone) {
-    DaemonModel model({.seed = seed, .mistake = mistake}, world_, coverage_);
+    NameSeedInCrash(seed);
+    DaemonModel model({.seed = seed,
+                       .mistake = mistake,
+                       .without = without_,
+                       .says_trace = std::getenv("FORESTAGE_MODEL_TRACE") != nullptr},
+                      world_, coverage_);
     return model.Play();
+  }
+  // A short run with the same violation, found by leaving out one kind of event after the other.
+  std::string Shortened(const std::string& violation, uint64_t seed) {
+    const auto find_shortest = [&](uint64_t runs) {
+      std::optional<std::pair<uint64_t, DaemonModel::Outcome>> shortest;
+      for (uint64_t i = 0; i < runs; ++i) {
+        DaemonModel::Outcome outcome = Play(seed + i);
+        if (WithoutNumbers(outcome.violation) != WithoutNumbers(violation)) continue;
+        if (!shortest.has_value() || outcome.trace.size() < shortest->second.trace.size()) {
+          shortest = {seed + i, std::move(outcome)};
+        }
+      }
+      return shortest;
+    };
+    for (const std::string& event : DaemonModel::EventNames()) {
+      if (!without_.insert(event).second) continue;
+      if (!find_shortest(kRunsPerEvent).has_value()) without_.erase(event);
+    }
+    const auto shortest = find_shortest(kRoundsForMistake);
+    if (!shortest.has_value()) return "no shorter run";
+    return absl::StrCat("shorter: FORESTAGE_MODEL_SEED=", shortest->first,
+                        " FORESTAGE_MODEL_ROUNDS=1 FORESTAGE_MODEL_WITHOUT='",
+                        absl::StrJoin(without_, ","), "'\n",
+                        absl::StrJoin(shortest->second.trace, "\n"));
   }
   // The first violation within some rounds.
   std::string ViolationBy(Mistake mistake) {
@@ -60,6 +135,7 @@ class DaemonModelTest : public ::testing::Test {
     return "";
   }
 
+  std::set<std::string> without_;
   DaemonModel::World world_;
   DaemonModel::Coverage coverage_;
 };
@@ -74,9 +150,12 @@ TEST_F(DaemonModelTest, InvariantsHoldInRandomInterleavings) {
     const size_t descriptors = OpenDescriptors();
     const DaemonModel::Outcome outcome = Play(first + i);
     events += outcome.trace.size();
-    ASSERT_EQ(outcome.violation, "")
-        << "repeat with FORESTAGE_MODEL_SEED=" << first + i << " FORESTAGE_MODEL_ROUNDS=1\n"
-        << absl::StrJoin(outcome.trace, "\n");
+    if (!outcome.violation.empty()) {
+      FAIL() << outcome.violation << "\nrepeat with FORESTAGE_MODEL_SEED=" << first + i
+             << " FORESTAGE_MODEL_ROUNDS=1\n"
+             << absl::StrJoin(outcome.trace, "\n") << "\n"
+             << Shortened(outcome.violation, first + i);
+    }
     ASSERT_EQ(OpenDescriptors(), descriptors)
         << "descriptors are left open by FORESTAGE_MODEL_SEED=" << first + i;
   }

@@ -33,6 +33,7 @@ struct ModelGroup {
   uint32_t local_size = 0;
   SessionAgreement agreement = SessionAgreement::kEager;
   absl::Time deadline;
+  SessionPolicy first_wish = SessionPolicy::kAuto;
   std::set<struct ModelRank*> members;
   // Somebody was told a decision.
   bool decided = false;
