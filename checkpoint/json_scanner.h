@@ -41,6 +41,9 @@ class JsonScanner {
 
   // `value` is valid until the next string is read.
   bool ReadString(absl::string_view* value);
+  // Reads the next string where that is `plain`, which an earlier ReadString gave without escapes;
+  // otherwise false, and nothing is read. Cheaper than to read it.
+  bool SkipString(absl::string_view plain);
   // A number without sign, fraction and exponent that fits 64 bits; anything else fails.
   bool ReadUnsigned(uint64_t* value);
   bool ReadNull();
