@@ -88,14 +88,6 @@ bool JsonScanner::Fail(absl::string_view message) {
   return false;
 }
 
-void JsonScanner::SkipSpace() {
-  while (position_ < text_.size()) {
-    const char c = text_[position_];
-    if (c != ' ' && c != '\n' && c != '\t' && c != '\r') return;
-    ++position_;
-  }
-}
-
 bool JsonScanner::AtDigit() const {
   return position_ < text_.size() && text_[position_] >= '0' && text_[position_] <= '9';
 }

@@ -60,7 +60,13 @@ class JsonScanner {
  private:
   enum class Number { kError, kUnsigned, kOther };
 
-  void SkipSpace();
+  void SkipSpace() {
+    while (position_ < text_.size()) {
+      const char c = text_[position_];
+      if (c != ' ' && c != '\n' && c != '\t' && c != '\r') return;
+      ++position_;
+    }
+  }
   // Inside a string: stands at the first '"', '\\' or control character afterwards, or before the
   // last few bytes of the text.
   void SkipPlainCharacters();
