@@ -9,12 +9,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/src/parallel_for.h"
 #include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "common/descriptor_limit.h"
 #include "common/errno_status.h"
+#include "common/parallel_for.h"
 #include "common/status_macros.h"
 
 namespace forestage {

@@ -8,13 +8,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/src/parallel_for.h"
 #include <sys/stat.h>
 
 #include "checkpoint/safetensors_header.h"
 #include "common/errno_status.h"
 #include "common/file_mapping.h"
 #include "common/memfd.h"
+#include "common/parallel_for.h"
 #include "common/status_macros.h"
 
 namespace forestage {
