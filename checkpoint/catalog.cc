@@ -53,7 +53,6 @@ class CatalogChecker {
 
   absl::Status Check() const {
     RETURN_IF_ERROR(CheckShards());
-    RETURN_IF_ERROR(CheckTensors());
     return CheckAlphabetical();
   }
 
@@ -66,6 +65,7 @@ class CatalogChecker {
   absl::Status CheckShards() const {
     uint64_t next_tensor = 0;
     uint64_t next_metadata = 0;
+    uint64_t next_dimension = 0;
     uint64_t total_bytes = 0;
     for (uint64_t i = 0; i < header_.shard_count; ++i) {
       const auto shard = Load<ShardRecord>(bytes_, layout_.shards + i * sizeof(ShardRecord));
@@ -85,12 +85,13 @@ class CatalogChecker {
         return Broken("the shards have more than 2^64 - 1 bytes");
       }
       RETURN_IF_ERROR(CheckMetadata(shard, i));
-      RETURN_IF_ERROR(CheckTensorsOf(shard, i));
+      RETURN_IF_ERROR(CheckTensorsOf(shard, i, next_dimension));
       next_tensor += shard.tensor_count;
       next_metadata += shard.metadata_count;
     }
     if (next_tensor != header_.tensor_count) return Broken("tensors that belong to no shard");
     if (next_metadata != header_.metadata_count) return Broken("metadata that belong to no shard");
+    if (next_dimension != header_.dimension_count) return Broken("shapes that belong to no tensor");
     if (total_bytes != header_.total_bytes) return Broken("the shards do not add up to the total");
     return absl::OkStatus();
   }
@@ -111,49 +112,48 @@ class CatalogChecker {
     return absl::OkStatus();
   }
 
-  absl::Status CheckTensorsOf(const ShardRecord& shard, uint64_t shard_index) const {
+  // Moves `next_dimension` on by their shapes.
+  absl::Status CheckTensorsOf(const ShardRecord& shard, uint64_t shard_index,
+                              uint64_t& next_dimension) const {
     uint64_t previous_end = shard.data_begin;
     for (uint64_t i = shard.first_tensor; i < uint64_t{shard.first_tensor} + shard.tensor_count;
          ++i) {
-      const auto tensor = LoadTensor(i);
+      const TensorRecord tensor = LoadTensor(i);
       if (tensor.shard_index != shard_index) return Broken("tensor ", i, " is of another shard");
       if (tensor.begin != previous_end || tensor.end < tensor.begin) {
         return Broken("tensor ", i, " does not begin where the one before it ends");
       }
       previous_end = tensor.end;
+      RETURN_IF_ERROR(CheckTensor(tensor, i, next_dimension));
+      next_dimension += tensor.rank;
     }
     if (previous_end != shard.bytes)
       return Broken("the tensors of shard ", shard_index, " do not cover it");
     return absl::OkStatus();
   }
 
-  absl::Status CheckTensors() const {
-    uint64_t next_dimension = 0;
-    for (uint64_t i = 0; i < header_.tensor_count; ++i) {
-      const TensorRecord tensor = LoadTensor(i);
-      if (!InStrings(tensor.name)) return Broken("the name of tensor ", i, " lies outside");
-      if (tensor.first_dimension != next_dimension ||
-          tensor.rank > header_.dimension_count - next_dimension) {
-        return Broken("the shape of tensor ", i, " does not follow the one before");
-      }
-      if (tensor.dtype >= kDtypeCount || tensor.reserved != 0) {
-        return Broken("tensor ", i, " has an unknown dtype");
-      }
-      uint64_t bits = DtypeBits(static_cast<Dtype>(tensor.dtype));
-      uint64_t elements = 1;
-      bool overflow = false;
-      for (uint32_t d = 0; d < tensor.rank; ++d) {
-        const auto dimension =
-            Load<uint64_t>(bytes_, layout_.dimensions + (next_dimension + d) * sizeof(uint64_t));
-        overflow = overflow || __builtin_mul_overflow(elements, dimension, &elements);
-      }
-      overflow = overflow || __builtin_mul_overflow(bits, elements, &bits);
-      if (overflow || bits % 8 != 0 || bits / 8 != tensor.end - tensor.begin) {
-        return Broken("the shape of tensor ", i, " does not fit its range");
-      }
-      next_dimension += tensor.rank;
+  absl::Status CheckTensor(const TensorRecord& tensor, uint64_t index,
+                           uint64_t next_dimension) const {
+    if (!InStrings(tensor.name)) return Broken("the name of tensor ", index, " lies outside");
+    if (tensor.first_dimension != next_dimension ||
+        tensor.rank > header_.dimension_count - next_dimension) {
+      return Broken("the shape of tensor ", index, " does not follow the one before");
     }
-    if (next_dimension != header_.dimension_count) return Broken("shapes that belong to no tensor");
+    if (tensor.dtype >= kDtypeCount || tensor.reserved != 0) {
+      return Broken("tensor ", index, " has an unknown dtype");
+    }
+    uint64_t bits = DtypeBits(static_cast<Dtype>(tensor.dtype));
+    uint64_t elements = 1;
+    bool overflow = false;
+    for (uint32_t d = 0; d < tensor.rank; ++d) {
+      const auto dimension =
+          Load<uint64_t>(bytes_, layout_.dimensions + (next_dimension + d) * sizeof(uint64_t));
+      overflow = overflow || __builtin_mul_overflow(elements, dimension, &elements);
+    }
+    overflow = overflow || __builtin_mul_overflow(bits, elements, &bits);
+    if (overflow || bits % 8 != 0 || bits / 8 != tensor.end - tensor.begin) {
+      return Broken("the shape of tensor ", index, " does not fit its range");
+    }
     return absl::OkStatus();
   }
 
@@ -161,6 +161,7 @@ class CatalogChecker {
   absl::Status CheckAlphabetical() const {
     absl::string_view previous;
     for (uint64_t i = 0; i < header_.tensor_count; ++i) {
+      PrefetchAlphabetical(i);
       const auto index = Load<uint32_t>(bytes_, layout_.alphabetical + i * sizeof(uint32_t));
       if (index >= header_.tensor_count) return Broken("the alphabetical index names no tensor");
       const absl::string_view name = StringAt(bytes_, layout_, LoadTensor(index).name);
@@ -168,6 +169,28 @@ class CatalogChecker {
       previous = name;
     }
     return absl::OkStatus();
+  }
+
+  // The alphabet goes criss-cross through records and names, which would be waited for one by one.
+  // Requires: the places of all names are checked.
+  void PrefetchAlphabetical(uint64_t position) const {
+    constexpr uint64_t kRecordAhead = 16;
+    constexpr uint64_t kNameAhead = 8;
+    const auto record_at = [this](uint64_t ahead) -> const std::byte* {
+      if (ahead >= header_.tensor_count) return nullptr;
+      const auto index = Load<uint32_t>(bytes_, layout_.alphabetical + ahead * sizeof(uint32_t));
+      if (index >= header_.tensor_count) return nullptr;
+      return bytes_.data() + layout_.tensors + index * sizeof(TensorRecord);
+    };
+    if (const std::byte* record = record_at(position + kRecordAhead)) __builtin_prefetch(record);
+    if (const std::byte* record = record_at(position + kNameAhead)) {
+      static_assert(offsetof(TensorRecord, name) == 0 && offsetof(StringRecord, offset) == 0);
+      uint64_t offset = 0;
+      std::memcpy(&offset, record, sizeof(offset));
+      const std::byte* name = bytes_.data() + layout_.strings + offset;
+      __builtin_prefetch(name);
+      __builtin_prefetch(name + 63);
+    }
   }
 
   TensorRecord LoadTensor(uint64_t index) const {
@@ -259,6 +282,12 @@ absl::string_view CatalogView::tensor_name(size_t index) const {
   static_assert(offsetof(TensorRecord, name) == 0);
   return StringAt(bytes_, layout_,
                   Load<StringRecord>(bytes_, layout_.tensors + index * sizeof(TensorRecord)));
+}
+
+uint32_t CatalogView::shard_of(size_t index) const {
+  CHECK(index < tensor_count_);
+  return Load<uint32_t>(
+      bytes_, layout_.tensors + index * sizeof(TensorRecord) + offsetof(TensorRecord, shard_index));
 }
 
 size_t CatalogView::alphabetical(size_t position) const {
@@ -366,6 +395,9 @@ absl::Status CheckIndexAgainstCatalog(const FileSelection& selection, const Cata
     }
   }
   OffenderList wrong;
+  OffenderList repeated;
+  // By tensor: how many entries name it, as far as 2.
+  std::vector<uint8_t> named(catalog.tensor_count(), 0);
   NeighbourFinder finder(catalog);
   for (const WeightIndex::Entry& entry : index.entries) {
     const std::optional<size_t> tensor = finder.Find(entry.tensor);
@@ -374,17 +406,26 @@ absl::Status CheckIndexAgainstCatalog(const FileSelection& selection, const Cata
                              QuotedName(index.shards[entry.shard])));
       continue;
     }
-    const size_t holder = catalog.tensor(*tensor).shard_index;
+    if (named[*tensor] == 1) repeated.Add(QuotedName(entry.tensor));
+    if (named[*tensor] < 2) ++named[*tensor];
+    const size_t holder = catalog.shard_of(*tensor);
     if (holder != catalog_shards[entry.shard]) {
       wrong.Add(absl::StrCat(QuotedName(entry.tensor), " is not in ",
                              QuotedName(index.shards[entry.shard]), " but in ",
                              QuotedName(catalog.shard(holder).name)));
     }
   }
-  if (wrong.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(selection.index_name, " names ", wrong.count(),
-                   " tensors that their shards do not hold: ", wrong.Text()));
+  if (wrong.empty() && repeated.empty()) return absl::OkStatus();
+  std::string what = selection.index_name;
+  if (!wrong.empty()) {
+    absl::StrAppend(&what, " names ", wrong.count(),
+                    " tensors that their shards do not hold: ", wrong.Text());
+  }
+  if (!repeated.empty()) {
+    absl::StrAppend(&what, wrong.empty() ? "" : ";", " holds ", repeated.count(),
+                    " keys twice: ", repeated.Text());
+  }
+  return absl::InvalidArgumentError(what);
 }
 
 }  // namespace forestage

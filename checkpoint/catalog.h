@@ -78,6 +78,8 @@ class CatalogView {
   TensorEntryView tensor(size_t index) const;
   // Its name alone, for those who look at many. Requires: index < tensor_count().
   absl::string_view tensor_name(size_t index) const;
+  // tensor(index).shard_index alone.
+  uint32_t shard_of(size_t index) const;
 
   // File-order index of the tensor of this name.
   std::optional<size_t> Find(absl::string_view name) const;

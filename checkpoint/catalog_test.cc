@@ -275,5 +275,23 @@ TEST(IndexCheckTest, ListsEveryEntryThatItsShardDoesNotHold) {
                              Not(HasSubstr("'model' ")))));
 }
 
+TEST(IndexCheckTest, FindsNamesHeldTwiceInAnyOrder) {
+  ASSERT_OK_AND_ASSIGN(const std::vector<std::byte> bytes, BuildCatalog(TwoShards()));
+  ASSERT_OK_AND_ASSIGN(const CatalogView view, CatalogView::FromBytes(bytes));
+  FileSelection selection;
+  selection.index_name = "model.safetensors.index.json";
+  selection.index.shards = {"two.safetensors", "one.safetensors"};
+  selection.index.entries = {{"model", 0}, {"model.layers.1.w", 1}, {"model", 0}, {"model", 0}};
+  EXPECT_THAT(CheckIndexAgainstCatalog(selection, view),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("model.safetensors.index.json holds 1 keys twice: 'model'")));
+  // In another shard the second time: both are wrong.
+  selection.index.entries = {{"model", 0}, {"model.layers.1.w", 1}, {"model", 1}};
+  EXPECT_THAT(CheckIndexAgainstCatalog(selection, view),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("'model' is not in 'one.safetensors'"),
+                             HasSubstr("holds 1 keys twice: 'model'"))));
+}
+
 }  // namespace
 }  // namespace forestage

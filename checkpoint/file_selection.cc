@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <memory>
 #include <set>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "checkpoint/directory_listing.h"
@@ -20,10 +22,12 @@
 #include "checkpoint/shard_numbering.h"
 #include "checkpoint/shard_survey.h"
 #include "checkpoint/weight_index.h"
+#include "common/check.h"
 #include "common/errno_status.h"
 #include "common/interruptions.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
+#include "common/units.h"
 
 namespace forestage {
 namespace {
@@ -73,6 +77,18 @@ struct IndexText {
   absl::string_view text;
 };
 
+// Room for a text. A large one lies in huge pages, since thousands of small ones cost more than to
+// read it.
+std::shared_ptr<char[]> TextBuffer(size_t bytes) {
+  constexpr size_t kHugePageBytes = 2 * kMiB;
+  if (bytes < kHugePageBytes) return std::shared_ptr<char[]>(new char[bytes]);
+  const size_t rounded = AlignUp(bytes, kHugePageBytes);
+  auto* const text = static_cast<char*>(std::aligned_alloc(kHugePageBytes, rounded));
+  CHECK(text != nullptr);
+  (void)madvise(text, rounded, MADV_HUGEPAGE);
+  return std::shared_ptr<char[]>(text, &std::free);
+}
+
 absl::StatusOr<IndexText> ReadIndexFile(const std::string& path, absl::string_view name) {
   // Not blocking, should it have become a FIFO since it was looked at.
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
@@ -90,7 +106,7 @@ absl::StatusOr<IndexText> ReadIndexFile(const std::string& path, absl::string_vi
   }
   // Not initialised: a large one has 15 MB, and all of it is read.
   const size_t bytes = static_cast<size_t>(status.st_size);
-  std::unique_ptr<char[]> text(new char[bytes]);
+  const std::shared_ptr<char[]> text = TextBuffer(bytes);
   size_t done = 0;
   Interruptions interruptions;
   while (done < bytes) {
@@ -100,8 +116,7 @@ absl::StatusOr<IndexText> ReadIndexFile(const std::string& path, absl::string_vi
     if (got == 0) break;
     done += static_cast<size_t>(got);
   }
-  const absl::string_view read_text(text.get(), done);
-  return IndexText{.owner = std::move(text), .text = read_text};
+  return IndexText{.owner = text, .text = absl::string_view(text.get(), done)};
 }
 
 // What is wrong with files that must be there, all of them, and the code that fits.

@@ -7,6 +7,10 @@
 #include <cstring>
 #include <limits>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
@@ -82,14 +86,6 @@ void AppendUtf8(uint32_t code_point, std::string* out) {
 bool JsonScanner::Fail(absl::string_view message) {
   if (error_.empty()) error_ = absl::StrCat(message, " at byte ", position_, " of the JSON text");
   return false;
-}
-
-void JsonScanner::SkipSpace() {
-  while (position_ < text_.size()) {
-    const char c = text_[position_];
-    if (c != ' ' && c != '\n' && c != '\t' && c != '\r') return;
-    ++position_;
-  }
 }
 
 bool JsonScanner::AtDigit() const {
@@ -190,6 +186,25 @@ JsonScanner::Step JsonScanner::NextElement() {
 
 void JsonScanner::SkipPlainCharacters() {
   static_assert(std::endian::native == std::endian::little);
+#ifdef __SSE2__
+  const __m128i quote = _mm_set1_epi8('"');
+  const __m128i backslash = _mm_set1_epi8('\\');
+  const __m128i last_control = _mm_set1_epi8(0x1f);
+  while (text_.size() - position_ >= sizeof(__m128i)) {
+    const __m128i characters =
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(text_.data() + position_));
+    // Unsigned: what is not above 0x1f is its own minimum with it.
+    const __m128i control = _mm_cmpeq_epi8(_mm_min_epu8(characters, last_control), characters);
+    const __m128i special =
+        _mm_or_si128(_mm_cmpeq_epi8(characters, quote), _mm_cmpeq_epi8(characters, backslash));
+    const int stops = _mm_movemask_epi8(_mm_or_si128(control, special));
+    if (stops != 0) {
+      position_ += static_cast<size_t>(std::countr_zero(static_cast<unsigned>(stops)));
+      return;
+    }
+    position_ += sizeof(__m128i);
+  }
+#endif
   while (text_.size() - position_ >= sizeof(uint64_t)) {
     uint64_t word;
     std::memcpy(&word, text_.data() + position_, sizeof(word));
@@ -229,6 +244,17 @@ bool JsonScanner::ReadString(absl::string_view* value) {
     }
   }
   return Fail("the text ends inside a string");
+}
+
+bool JsonScanner::SkipString(absl::string_view plain) {
+  SkipSpace();
+  const size_t end = position_ + 1 + plain.size();
+  if (end >= text_.size() || text_[position_] != '"' || text_[end] != '"' ||
+      std::memcmp(text_.data() + position_ + 1, plain.data(), plain.size()) != 0) {
+    return false;
+  }
+  position_ = end + 1;
+  return true;
 }
 
 bool JsonScanner::ReadEscape() {

@@ -41,6 +41,9 @@ class JsonScanner {
 
   // `value` is valid until the next string is read.
   bool ReadString(absl::string_view* value);
+  // Reads the next string where that is `plain`, which an earlier ReadString gave without escapes;
+  // otherwise false, and nothing is read. Cheaper than to read it.
+  bool SkipString(absl::string_view plain);
   // A number without sign, fraction and exponent that fits 64 bits; anything else fails.
   bool ReadUnsigned(uint64_t* value);
   bool ReadNull();
@@ -57,7 +60,13 @@ class JsonScanner {
  private:
   enum class Number { kError, kUnsigned, kOther };
 
-  void SkipSpace();
+  void SkipSpace() {
+    while (position_ < text_.size()) {
+      const char c = text_[position_];
+      if (c != ' ' && c != '\n' && c != '\t' && c != '\r') return;
+      ++position_;
+    }
+  }
   // Inside a string: stands at the first '"', '\\' or control character afterwards, or before the
   // last few bytes of the text.
   void SkipPlainCharacters();

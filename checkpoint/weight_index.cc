@@ -1,8 +1,6 @@
 #include "checkpoint/weight_index.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -10,7 +8,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "simdjson.h"
 
@@ -45,6 +42,8 @@ class WeightIndexReader {
     if (!ReadRoot()) return absl::StrCat("not a valid index: ", scanner_.error());
     if (!saw_weight_map_) return "not a valid index: it has no weight_map";
     if (not_strings_.empty() && index_.entries.empty()) return "its weight_map names no tensor";
+    // Names held twice are found where all names are looked up anyway; here they only join others.
+    if (not_strings_.empty() && bad_shards_.empty()) return "";
     std::string wrong;
     FindRepeated();
     Append("keys held twice", repeated_, &wrong);
@@ -86,28 +85,31 @@ class WeightIndexReader {
         not_strings_.Add(QuotedName(tensor));
         continue;
       }
+      // Neighbours mostly lie in one shard.
+      if (!last_shard_.empty() && scanner_.SkipString(last_shard_)) {
+        index_.entries.push_back({.tensor = tensor, .shard = index_.entries.back().shard});
+        continue;
+      }
       if (!scanner_.ReadString(&text)) return false;
-      is_sorted_ = is_sorted_ && (index_.entries.empty() || index_.entries.back().tensor < tensor);
+      last_shard_ = LiesInText(text) ? text : absl::string_view();
       index_.entries.push_back({.tensor = tensor, .shard = ShardIndex(text, tensor)});
     }
     return step == Step::kEnd;
   }
 
+  // It had no escapes.
+  bool LiesInText(absl::string_view name) const {
+    const absl::string_view text = names_.text;
+    return std::less_equal<>()(text.data(), name.data()) &&
+           std::less_equal<>()(name.data(), text.data() + text.size());
+  }
+
   // The same name, valid as long as `names_`.
   absl::string_view Keep(absl::string_view name) {
-    const absl::string_view text = names_.text;
-    const bool lies_in_text = std::less_equal<>()(text.data(), name.data()) &&
-                              std::less_equal<>()(name.data(), text.data() + text.size());
-    if (lies_in_text) return name;
-    return names_.unescaped.emplace_back(name);
+    return LiesInText(name) ? name : absl::string_view(names_.unescaped.emplace_back(name));
   }
 
   uint32_t ShardIndex(absl::string_view name, absl::string_view tensor) {
-    // Neighbours mostly lie in one shard.
-    if (!index_.entries.empty()) {
-      const uint32_t last = index_.entries.back().shard;
-      if (index_.shards[last] == name) return last;
-    }
     const auto [found, inserted] =
         shard_indexes_.try_emplace(name, static_cast<uint32_t>(index_.shards.size()));
     if (inserted) {
@@ -126,7 +128,6 @@ class WeightIndexReader {
   }
 
   void FindRepeated() {
-    if (is_sorted_ || !MayRepeat()) return;
     std::vector<absl::string_view> names;
     names.reserve(index_.entries.size());
     for (const WeightIndex::Entry& entry : index_.entries) names.push_back(entry.tensor);
@@ -138,37 +139,12 @@ class WeightIndexReader {
     }
   }
 
-  // Two names have one hash, as far as a table of 31 bits of each shows. Cheaper than to sort long
-  // names whose beginnings are all alike.
-  bool MayRepeat() const {
-    const size_t mask = std::bit_ceil(2 * index_.entries.size()) - 1;
-    std::vector<uint32_t> tags(mask + 1, 0);
-    // In batches: the table is larger than a core's cache, and a batch waits for memory once.
-    std::array<uint64_t, 32> hashes;
-    for (size_t begin = 0; begin < index_.entries.size(); begin += hashes.size()) {
-      const size_t count = std::min(hashes.size(), index_.entries.size() - begin);
-      for (size_t i = 0; i < count; ++i) {
-        hashes[i] = absl::HashOf(index_.entries[begin + i].tensor);
-        __builtin_prefetch(&tags[hashes[i] & mask], /*for writing*/ 1);
-      }
-      for (size_t i = 0; i < count; ++i) {
-        const uint32_t tag = static_cast<uint32_t>(hashes[i] >> 32) | 1;
-        size_t place = hashes[i] & mask;
-        for (; tags[place] != 0; place = (place + 1) & mask) {
-          if (tags[place] == tag) return true;
-        }
-        tags[place] = tag;
-      }
-    }
-    return false;
-  }
-
   Names& names_;
   JsonScanner scanner_;
   bool saw_weight_map_ = false;
   WeightIndex index_;
-  // Every name is above the one before, so that none is there twice.
-  bool is_sorted_ = true;
+  // Of the last entry, as it stands in the text; empty when it had escapes.
+  absl::string_view last_shard_;
   absl::flat_hash_map<std::string, uint32_t> shard_indexes_;
   OffenderList repeated_;
   OffenderList not_strings_;

@@ -7,8 +7,10 @@
 namespace forestage {
 
 // Calls body(0) ... body(count - 1), each once, from at most `threads_max` threads, the caller's
-// among them, and returns when all have returned. Fewer threads are used when the system gives no
-// more. Requires: threads_max >= 1; body is thread-safe.
+// among them, and returns when all have returned. One thread looks after the caller, and brings the
+// others where the caller is slow: what waits for storage or computes long is done at once, and
+// what only takes microseconds does not pay for threads. Fewer threads are used when the system
+// gives no more. Requires: threads_max >= 1; body is thread-safe.
 void ParallelFor(size_t count, size_t threads_max, const std::function<void(size_t index)>& body);
 
 }  // namespace forestage

@@ -3,8 +3,6 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <atomic>
-#include <functional>
 #include <optional>
 #include <random>
 
@@ -17,6 +15,7 @@
 #include "checkpoint/catalog.h"
 #include "checkpoint/safetensors_header.h"
 #include "common/check.h"
+#include "common/parallel_for.h"
 #include "common/staging_board.h"
 #include "common/status_macros.h"
 #include "common/units.h"
@@ -24,19 +23,6 @@
 
 namespace forestage {
 namespace {
-
-// Calls work(0) ... work(count - 1), at most kHeaderReadersMax at a time, and returns when all have
-// returned.
-void ForEachInParallel(size_t count, const std::function<void(size_t)>& work) {
-  std::atomic<size_t> next = 0;
-  const auto run = [&] {
-    for (size_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) work(i);
-  };
-  std::vector<std::thread> threads;
-  for (size_t i = 1; i < std::min(count, kHeaderReadersMax); ++i) threads.emplace_back(run);
-  run();
-  for (std::thread& thread : threads) thread.join();
-}
 
 // One status that names all errors; its code is that of the first which is not the files' fault,
 // since that one may go away by itself.
@@ -65,7 +51,7 @@ absl::Status ChangedStatus(absl::string_view name, uint64_t bytes_then, int64_t 
 absl::StatusOr<CheckpointKey> CheckAll(absl::Span<const ReceivedShard> shards) {
   CheckpointKey key(shards.size());
   std::vector<absl::Status> statuses(shards.size());
-  ForEachInParallel(shards.size(), [&](size_t i) {
+  ParallelFor(shards.size(), kHeaderReadersMax, [&](size_t i) {
     const ReceivedShard& shard = shards[i];
     const absl::StatusOr<CacheIdentity> identity = ShardFile::Check(shard.name, shard.fd.get());
     if (!identity.ok()) {
@@ -86,7 +72,7 @@ absl::StatusOr<std::vector<std::unique_ptr<ShardFile>>> OpenAll(std::vector<Rece
                                                                 MountTable& mounts) {
   std::vector<std::unique_ptr<ShardFile>> files(shards.size());
   std::vector<absl::Status> statuses(shards.size());
-  ForEachInParallel(shards.size(), [&](size_t i) {
+  ParallelFor(shards.size(), kHeaderReadersMax, [&](size_t i) {
     absl::StatusOr<std::unique_ptr<ShardFile>> file =
         ShardFile::Open(std::move(shards[i].name), std::move(shards[i].fd), &mounts);
     if (!file.ok()) {
@@ -108,7 +94,7 @@ absl::StatusOr<std::vector<std::byte>> ReadCatalog(
     absl::Span<const std::unique_ptr<ShardFile>> files) {
   std::vector<CatalogShard> shards(files.size());
   std::vector<absl::Status> statuses(files.size());
-  ForEachInParallel(files.size(), [&](size_t i) {
+  ParallelFor(files.size(), kHeaderReadersMax, [&](size_t i) {
     absl::StatusOr<SafetensorsHeader> header = ReadHeader(files[i]->fd(), files[i]->name());
     if (!header.ok()) {
       statuses[i] = header.status();
