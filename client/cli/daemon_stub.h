@@ -59,6 +59,10 @@ struct DaemonMountRow {
   uint64_t stuck_bytes = 0;
   std::vector<std::string> weaknesses;
 };
+struct DaemonUserRow {
+  uint32_t uid = 0;
+  uint64_t staged_bytes = 0;
+};
 struct DaemonStatus {
   std::string version;
   uint32_t pid = 0;
@@ -72,6 +76,9 @@ struct DaemonStatus {
   std::optional<uint64_t> memory_available_bytes;
   std::string memory_bound;
   std::vector<std::string> memory_unknown;
+  std::vector<DaemonUserRow> users;
+  // What each user may have staged; absent when nothing bounds it.
+  std::optional<uint64_t> user_bytes_max;
   std::vector<DaemonCheckpointRow> checkpoints;
   std::vector<DaemonMountRow> mounts;
   // The response by protobuf's JSON mapping, with the field names of the .proto file.

@@ -101,6 +101,16 @@ std::string MemoryText(const DaemonStatus& status) {
                     " for a further checkpoint, ", FormatBytes(status.memory_leased_bytes),
                     " leased; bound by ", status.memory_bound, "\n");
   }
+  if (status.user_bytes_max.has_value() || status.users.size() > 1) {
+    for (const DaemonUserRow& user : status.users) {
+      absl::StrAppend(&text, "memory: uid ", user.uid, " has ", FormatBytes(user.staged_bytes),
+                      " staged",
+                      status.user_bytes_max.has_value()
+                          ? absl::StrCat(" of ", FormatBytes(*status.user_bytes_max))
+                          : "",
+                      "\n");
+    }
+  }
   for (const std::string& unknown : status.memory_unknown)
     absl::StrAppend(&text, "memory: not known: ", unknown, "\n");
   return text;

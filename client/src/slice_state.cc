@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/src/destination_memory.h"
 #include "client/src/shard_reader.h"
 #include <sys/mman.h>
 
@@ -120,9 +121,11 @@ absl::Status Slice::State::CopyTo(absl::Span<std::byte> destination, absl::Time 
 
 absl::Status Slice::State::CopyContiguous(absl::Span<std::byte> destination,
                                           absl::Time deadline) const {
+  AdviseHugePages(destination);
   for (uint64_t begin = plan_.file_begin(); begin < plan_.file_end();) {
     const uint64_t end = std::min(plan_.file_end(), AlignDown(begin, kPieceBytes) + kPieceBytes);
     RETURN_IF_ERROR(Prepare(begin, end, deadline));
+    session_->BringIn(shard_index_, begin, end);
     RETURN_IF_ERROR(
         ReadExactly(shard(), begin, destination.subspan(begin - plan_.file_begin(), end - begin)));
     begin = end;
@@ -132,6 +135,7 @@ absl::Status Slice::State::CopyContiguous(absl::Span<std::byte> destination,
 
 absl::Status Slice::State::CopyStrided(absl::Span<std::byte> destination,
                                        absl::Time deadline) const {
+  AdviseHugePages(destination);
   const uint64_t run_bytes = plan_.run_bytes();
   std::vector<uint64_t> offsets;
   for (uint64_t run = 0; run < plan_.run_count();) {
@@ -145,6 +149,7 @@ absl::Status Slice::State::CopyStrided(absl::Span<std::byte> destination,
                              [&](uint64_t offset) { return offset + run_bytes <= piece_end; });
     offsets.erase(beyond, offsets.end());
     RETURN_IF_ERROR(Prepare(offsets.front(), offsets.back() + run_bytes, deadline));
+    session_->BringIn(shard_index_, offsets.front(), offsets.back() + run_bytes);
     RETURN_IF_ERROR(ReadRuns(shard(), offsets, run_bytes,
                              destination.subspan(run * run_bytes, offsets.size() * run_bytes)));
     run += offsets.size();

@@ -76,6 +76,14 @@ void StatusService::FillStatus(v1::GetStatusResponse& response) const {
     *response.add_mounts() = ToProto(seen, flights);
   }
   *response.mutable_memory() = ToProto(memory_.Standing());
+  for (const auto& [uid, bytes] : registry_.StagedBytesOfUsers()) {
+    v1::UserStatus& user = *response.mutable_memory()->add_users();
+    user.set_uid(uid);
+    user.set_staged_bytes(bytes);
+  }
+  if (const uint64_t max = registry_.staged_bytes_per_user_max(); max != kNoMemoryLimit) {
+    response.mutable_memory()->set_user_bytes_max(max);
+  }
   const std::vector<SessionSnapshot> sessions = registry_.Snapshot();
   for (std::shared_ptr<StagedCheckpoint>& checkpoint : store_.List()) {
     v1::CheckpointStatus& message = *response.add_checkpoints();

@@ -43,7 +43,7 @@ class StagingObserver {
 using SessionId = uint64_t;
 
 struct StagingProgress {
-  uint64_t wanted_bytes = 0;    // of all demanded extents
+  uint64_t wanted_bytes = 0;    // of all demanded pages
   uint64_t resident_bytes = 0;  // of these, verified
   uint64_t failed_bytes = 0;    // of these, not readable by the daemon
   uint64_t read_bytes = 0;      // from storage, ever, for this checkpoint
@@ -76,13 +76,15 @@ class StagedCheckpoint {
   virtual int board_fd() const = 0;
 
   // Adds to what a session demands, in order; lanes begin to read. Demands of several sessions are
-  // read in turn, each in its own order, no extent twice. A failed extent that is demanded again
-  // is tried again.
+  // read in turn, each in its own order, no page twice, and no page that nobody demands. A failed
+  // extent that is demanded again is tried again. When this returns the board shows no extent as
+  // resident of which a page that was demanded was not brought in.
   // INVALID_ARGUMENT: a tensor index or range outside the catalog; nothing was added.
   virtual absl::Status AddDemand(SessionId session, absl::Span<const DemandItem> items) = 0;
   // Everything, in file order.
   virtual void AddDemandForEverything(SessionId session) = 0;
-  // These extents go before everything else. Indexes outside the map are ignored.
+  // These extents go before everything else: what is demanded of them, or all of one of which the
+  // session demands nothing. Indexes outside the map are ignored.
   virtual void AddUrgent(SessionId session, absl::Span<const uint64_t> extent_indexes) = 0;
   // The session is gone; what nobody else demands and no lane has begun is not read any more.
   virtual void RemoveSession(SessionId session) = 0;

@@ -19,7 +19,7 @@ constexpr absl::string_view kPolicies[] = {"native", "rank_striped_read_ahead", 
 constexpr absl::string_view kReasons[] = {
     "requested",          "chosen_by_daemon", "decided_by_group",  "native_in_group",
     "signature_mismatch", "group_incomplete", "not_enough_memory", "other"};
-constexpr absl::string_view kBounds[] = {"node", "cgroup", "setting", "other"};
+constexpr absl::string_view kBounds[] = {"node", "cgroup", "setting", "user", "other"};
 constexpr absl::string_view kCodes[] = {"INVALID_ARGUMENT",
                                         "ALREADY_EXISTS",
                                         "PERMISSION_DENIED",
@@ -70,7 +70,7 @@ constexpr MetricDescription kTable[] = {
      "Checkpoints that the daemon holds now.",
      {}},
     {Metric::kCheckpointWantedBytes, "forestage_checkpoint_wanted_bytes", MetricType::kGauge,
-     "Bytes of all extents that open sessions demand.", kCheckpointLabels},
+     "Bytes of all pages that open sessions demand.", kCheckpointLabels},
     {Metric::kCheckpointResidentBytes, "forestage_checkpoint_resident_bytes", MetricType::kGauge,
      "Of the wanted bytes: those seen in the page cache.", kCheckpointLabels},
     {Metric::kCheckpointFailedBytes, "forestage_checkpoint_failed_bytes", MetricType::kGauge,
@@ -112,8 +112,15 @@ constexpr MetricDescription kTable[] = {
      MetricType::kGauge,
      "Memory that checkpoints were promised and still have a reader for.",
      {}},
+    {Metric::kMemoryLargestUserBytes,
+     "forestage_memory_largest_user_bytes",
+     MetricType::kGauge,
+     "The same of the user who has most of it; to be compared with staged-bytes-per-uid-max.",
+     {}},
     {Metric::kAdmissionsRefused, "forestage_admissions_refused_total", MetricType::kCounter,
-     "Groups whose checkpoint did not fit into memory, by what bounds it.", kBoundLabels},
+     "Groups whose checkpoint did not fit into memory, or into its user's share, by what bounds "
+     "it.",
+     kBoundLabels},
     {Metric::kMountInFlightBytes, "forestage_mount_in_flight_bytes", MetricType::kGauge,
      "Bytes being read now from a mount with files of staged checkpoints.", kMountLabels},
     {Metric::kMountInFlightLimitBytes, "forestage_mount_in_flight_limit_bytes", MetricType::kGauge,

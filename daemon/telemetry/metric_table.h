@@ -31,12 +31,13 @@ enum class Metric : size_t {
   kConsumedBytes,
   kClientMajorFaults,
   kMemoryLeasedBytes,
+  kMemoryLargestUserBytes,
   kAdmissionsRefused,
   kMountInFlightBytes,
   kMountInFlightLimitBytes,
   kMountStuckBytes,
 };
-inline constexpr size_t kMetricCount = 23;
+inline constexpr size_t kMetricCount = 24;
 
 enum class MetricType { kCounter, kGauge, kHistogram };
 // "counter", "gauge", "histogram": as in a # TYPE line.
