@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -309,6 +310,46 @@ TEST_P(TruncationTest, IsAnErrorWithFileAndOffset) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuts, TruncationTest, ::testing::Values(1000, 8192, 8193, 65000));
+
+TEST(NativeLoadTest, NeverGivesBytesOfAFileThatWasWrittenTo) {
+  const CheckpointForTest checkpoint({.shards = 2});
+  ASSERT_OK_AND_ASSIGN(auto session, OpenNative(checkpoint.directory()));
+  ASSERT_OK_AND_ASSIGN(const Slice whole, session->GetSlice("layer.0.0", {}));
+  ASSERT_OK_AND_ASSIGN(const Slice columns, session->GetSlice("layer.0.1", {{0, 64}, {3, 7}}));
+  ASSERT_OK_AND_ASSIGN(const Slice other, session->GetSlice("layer.1.0", {}));
+  std::vector<std::byte> bytes(whole.bytes());
+  std::vector<std::byte> packed(columns.bytes());
+  ASSERT_OK(whole.CopyTo(absl::MakeSpan(bytes)));
+  ASSERT_OK(columns.CopyTo(absl::MakeSpan(packed)));
+
+  const std::string path = checkpoint.ShardPath(0);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-1, std::ios::end);
+  file.put('x');
+  file.close();
+  // Whatever the clock's resolution.
+  std::filesystem::last_write_time(path,
+                                   std::filesystem::last_write_time(path) + std::chrono::hours(1));
+  const auto changed =
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               AllOf(HasSubstr(path), HasSubstr("was changed since it was opened")));
+  EXPECT_THAT(whole.View(), changed);
+  EXPECT_THAT(whole.CopyTo(absl::MakeSpan(bytes)), changed);
+  EXPECT_THAT(columns.CopyTo(absl::MakeSpan(packed)), changed);
+  EXPECT_OK(other.View());
+}
+
+TEST(NativeLoadTest, KeepsWhatItHasOpenedWhenFilesAreReplacedOrDeleted) {
+  const CheckpointForTest checkpoint({.shards = 2, .seed = 1});
+  const CheckpointForTest later({.shards = 2, .seed = 2});
+  ASSERT_OK_AND_ASSIGN(auto session, OpenNative(checkpoint.directory()));
+  std::filesystem::rename(later.ShardPath(0), checkpoint.ShardPath(0));
+  std::filesystem::remove(checkpoint.ShardPath(1));
+  for (const auto& [name, expected] : checkpoint.tensors()) {
+    ASSERT_OK_AND_ASSIGN(const Slice slice, session->GetSlice(name, {}));
+    ExpectBytes(slice, expected);
+  }
+}
 
 TEST(NativeLoadTest, ServesManyThreadsAtOnce) {
   const CheckpointForTest checkpoint({.shards = 3, .tensors = 8});

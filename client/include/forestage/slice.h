@@ -43,6 +43,8 @@ class SliceView {
 //   DEADLINE_EXCEEDED    `deadline` has passed; asking again is fine
 //   UNAVAILABLE          the file cannot be read (EIO, ESTALE); see the message
 //   OUT_OF_RANGE         the file is shorter than it was at the start
+//   FAILED_PRECONDITION  the file was written to since it was opened, so that bytes of two versions
+//                        could meet; load again
 class Slice {
  public:
   class State;  // of this library
