@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "common/board_protocol.h"
 #include "common/check.h"
 #include "common/errno_status.h"
 #include "common/memfd.h"
@@ -37,9 +38,64 @@ uint32_t* FutexWord(const std::atomic<uint32_t>& word) {
   return reinterpret_cast<uint32_t*>(const_cast<std::atomic<uint32_t>*>(&word));
 }
 
-void Wake(const std::atomic<uint32_t>& word, uint32_t wait_bits) {
-  syscall(SYS_futex, FutexWord(word), FUTEX_WAKE_BITSET, INT_MAX, nullptr, nullptr, wait_bits);
-}
+// The daemon's steps of board_protocol.h.
+class WriterMemory {
+ public:
+  WriterMemory(BoardHeader& header, std::atomic<uint8_t>* states)
+      : header_(header), states_(states) {}
+
+  void StoreState(uint64_t index, ExtentState state) {
+    states_[index].store(static_cast<uint8_t>(state), std::memory_order_release);
+  }
+  bool CompareExchangeState(uint64_t index, ExtentState expected, ExtentState desired) {
+    uint8_t value = static_cast<uint8_t>(expected);
+    return states_[index].compare_exchange_strong(value, static_cast<uint8_t>(desired),
+                                                  std::memory_order_acq_rel);
+  }
+  void BumpChangeCount() { header_.change_count.fetch_add(1, std::memory_order_release); }
+  void ClosePhase() {
+    header_.phase.store(static_cast<uint32_t>(BoardPhase::kClosed), std::memory_order_release);
+  }
+  void Wake(uint32_t wait_bits) {
+    syscall(SYS_futex, FutexWord(header_.change_count), FUTEX_WAKE_BITSET, INT_MAX, nullptr,
+            nullptr, wait_bits);
+  }
+
+ private:
+  BoardHeader& header_;
+  std::atomic<uint8_t>* const states_;
+};
+
+// A waiting rank's steps.
+class WaiterMemory {
+ public:
+  WaiterMemory(const StagingBoardView& view, const BoardHeader& header, absl::Time deadline,
+               const std::atomic<bool>* cancelled)
+      : view_(view), header_(header), deadline_(deadline), cancelled_(cancelled) {}
+
+  uint32_t LoadChangeCount() const { return header_.change_count.load(std::memory_order_acquire); }
+  ExtentState LoadState(uint64_t index) const { return view_.state(index); }
+  bool GivesUp() {
+    if (cancelled_ != nullptr && cancelled_->load(std::memory_order_acquire)) return true;
+    if (view_.daemon_gone()) return true;
+    left_ = deadline_ - absl::Now();
+    return left_ <= absl::ZeroDuration();
+  }
+  void SleepUnlessChanged(uint32_t seen, uint32_t wait_bits) const {
+    // Unlike FUTEX_WAIT's, this timeout is a point in time, of CLOCK_MONOTONIC.
+    const timespec until =
+        absl::ToTimespec(absl::Nanoseconds(MonotonicNow()) + std::min(left_, kWaitSlice));
+    syscall(SYS_futex, FutexWord(header_.change_count), FUTEX_WAIT_BITSET, seen, &until, nullptr,
+            wait_bits);
+  }
+
+ private:
+  const StagingBoardView& view_;
+  const BoardHeader& header_;
+  const absl::Time deadline_;
+  const std::atomic<bool>* const cancelled_;
+  absl::Duration left_;
+};
 
 // The fields of the header that do not change.
 struct ConstantFields {
@@ -126,49 +182,33 @@ StagingBoard::StagingBoard(UniqueFd fd, FileMapping mapping, const Options& opti
                               .change_count = 0,
                               .phase = static_cast<uint32_t>(BoardPhase::kServing)}) {}
 
-std::atomic<uint8_t>& StagingBoard::StateByte(uint64_t index) const {
-  CHECK(index < extent_count_);
+std::atomic<uint8_t>* StagingBoard::StateBytes() const {
   std::byte* base = const_cast<std::byte*>(mapping_.bytes().data());
-  return *reinterpret_cast<std::atomic<uint8_t>*>(base + kBoardHeaderBytes + index);
+  return reinterpret_cast<std::atomic<uint8_t>*>(base + kBoardHeaderBytes);
 }
 
 ExtentState StagingBoard::state(uint64_t index) const {
-  return static_cast<ExtentState>(StateByte(index).load(std::memory_order_acquire));
+  CHECK(index < extent_count_);
+  return static_cast<ExtentState>(StateBytes()[index].load(std::memory_order_acquire));
 }
 
 void StagingBoard::SetState(uint64_t index, ExtentState state) {
-  StateByte(index).store(static_cast<uint8_t>(state), std::memory_order_release);
-  Announce(BoardWaitBit(index), state);
+  CHECK(index < extent_count_);
+  WriterMemory memory(*header_, StateBytes());
+  SetBoardState(memory, index, state);
 }
 
 bool StagingBoard::CompareAndSetState(uint64_t index, ExtentState expected, ExtentState desired) {
-  uint8_t value = static_cast<uint8_t>(expected);
-  if (!StateByte(index).compare_exchange_strong(value, static_cast<uint8_t>(desired),
-                                                std::memory_order_acq_rel)) {
-    return false;
-  }
-  Announce(BoardWaitBit(index), desired);
-  return true;
+  CHECK(index < extent_count_);
+  WriterMemory memory(*header_, StateBytes());
+  return MoveBoardStates(memory, index, index + 1, expected, desired);
 }
 
 void StagingBoard::CompareAndSetStates(uint64_t first, uint64_t last, ExtentState expected,
                                        ExtentState desired) {
   CHECK(first <= last && last <= extent_count_);
-  uint32_t changed = 0;
-  for (uint64_t index = first; index < last; ++index) {
-    uint8_t value = static_cast<uint8_t>(expected);
-    if (StateByte(index).compare_exchange_strong(value, static_cast<uint8_t>(desired),
-                                                 std::memory_order_acq_rel)) {
-      changed |= BoardWaitBit(index);
-    }
-  }
-  if (changed != 0) Announce(changed, desired);
-}
-
-void StagingBoard::Announce(uint32_t wait_bits, ExtentState state) {
-  header_->change_count.fetch_add(1, std::memory_order_release);
-  if (state == ExtentState::kQueued || state == ExtentState::kReading) return;
-  Wake(header_->change_count, wait_bits);
+  WriterMemory memory(*header_, StateBytes());
+  MoveBoardStates(memory, first, last, expected, desired);
 }
 
 void StagingBoard::Beat() {
@@ -176,9 +216,8 @@ void StagingBoard::Beat() {
 }
 
 void StagingBoard::Close() {
-  header_->phase.store(static_cast<uint32_t>(BoardPhase::kClosed), std::memory_order_release);
-  header_->change_count.fetch_add(1, std::memory_order_release);
-  Wake(header_->change_count, FUTEX_BITSET_MATCH_ANY);
+  WriterMemory memory(*header_, StateBytes());
+  CloseBoard(memory);
 }
 
 absl::StatusOr<std::unique_ptr<StagingBoardView>> StagingBoardView::Map(const UniqueFd& fd) {
@@ -231,20 +270,8 @@ bool StagingBoardView::daemon_gone() const {
 
 ExtentState StagingBoardView::WaitFor(uint64_t index, absl::Time deadline,
                                       const std::atomic<bool>* cancelled) const {
-  while (true) {
-    const uint32_t seen = header_->change_count.load(std::memory_order_acquire);
-    const ExtentState now_state = state(index);
-    if (now_state == ExtentState::kResident || now_state == ExtentState::kFailed) return now_state;
-    if (cancelled != nullptr && cancelled->load(std::memory_order_acquire)) return now_state;
-    if (daemon_gone()) return now_state;
-    const absl::Duration left = deadline - absl::Now();
-    if (left <= absl::ZeroDuration()) return now_state;
-    // Unlike FUTEX_WAIT's, this timeout is a point in time, of CLOCK_MONOTONIC.
-    const timespec until =
-        absl::ToTimespec(absl::Nanoseconds(MonotonicNow()) + std::min(left, kWaitSlice));
-    syscall(SYS_futex, FutexWord(header_->change_count), FUTEX_WAIT_BITSET, seen, &until, nullptr,
-            BoardWaitBit(index));
-  }
+  WaiterMemory memory(*this, *header_, deadline, cancelled);
+  return WaitOnBoard(memory, index);
 }
 
 }  // namespace forestage

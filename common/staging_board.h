@@ -15,16 +15,18 @@
 //                            +-----------demanded again-------------------------+
 //   kQueued --nobody demands it any more--> kAbsent
 //   kReading --reading was called off--> kAbsent
+//   kReading or kResident --more of it is demanded--> kQueued
+//   kQueued --nobody demands any more what was missing of it--> kResident
 //
-// kResident is only ever shown after every page of the extent was seen up to date. It does not
-// promise that no page is evicted later: a rank populates what it is about to use and takes an
-// error from that.
+// kResident is only ever shown after every page that is demanded of the extent was seen up to date:
+// all of them, unless sessions want less. It does not promise that no page is evicted later: a rank
+// populates what it is about to use and takes an error from that.
 //
 // Waiting: read change_count, look at the state, FUTEX_WAIT_BITSET (shared, not private) on
 // change_count with the value read and the bit BoardWaitBit(index). The daemon bumps change_count
 // after each change and wakes those who wait with the extent's bit, except for changes that end no
-// wait (to kQueued and kReading). A daemon that is gone is seen by heartbeat_ns standing still,
-// without the socket's help.
+// wait (to kQueued and kReading); board_protocol.h has both sides' steps. A daemon that is gone is
+// seen by heartbeat_ns standing still, without the socket's help.
 #pragma once
 
 #include <atomic>
@@ -124,9 +126,7 @@ class StagingBoard {
 
  private:
   StagingBoard(UniqueFd fd, FileMapping mapping, const Options& options);
-  std::atomic<uint8_t>& StateByte(uint64_t index) const;
-  // Makes a change of these extents known to who waits for them (BoardWaitBit).
-  void Announce(uint32_t wait_bits, ExtentState state);
+  std::atomic<uint8_t>* StateBytes() const;
 
   // Constant after construction.
   const UniqueFd fd_;

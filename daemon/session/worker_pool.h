@@ -14,12 +14,14 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
+#include "daemon/session/work_queue.h"
+
 namespace forestage {
 
 // Starts threads as work comes, up to a maximum; they stay. Work is begun in the order of Submit,
 // but work of an owner who has as many threads as one owner may have waits, and others overtake it.
 // Thread-safe.
-class WorkerPool {
+class WorkerPool : public WorkQueue {
  public:
   // The owner of work that nobody in particular made necessary.
   static constexpr uint64_t kNobody = UINT64_MAX;
@@ -27,16 +29,13 @@ class WorkerPool {
   explicit WorkerPool(size_t threads_max) : WorkerPool(threads_max, threads_max) {}
   WorkerPool(size_t threads_max, size_t threads_per_owner_max);
   // Runs all that was submitted, then ends. Blocks until every thread has.
-  ~WorkerPool();
+  ~WorkerPool() override;
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // The caller bounds how much it submits.
   void Submit(std::function<void()> work) { Submit(kNobody, std::move(work)); }
-  // `owner` is whoever made this work necessary, such as a user id.
-  void Submit(uint64_t owner, std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits until nothing is queued or running; false when the deadline has passed before.
-  bool WaitUntilIdle(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Submit(uint64_t owner, std::function<void()> work) override ABSL_LOCKS_EXCLUDED(mutex_);
+  bool WaitUntilIdle(absl::Time deadline) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);

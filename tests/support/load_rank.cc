@@ -78,18 +78,25 @@ absl::StatusOr<std::string> DigestOf(const Slice& slice, bool copy) {
   return Sha256(view.bytes());
 }
 
+// "NAME", or "NAME[FIRST:LAST]" for rows [FIRST, LAST) of a tensor.
+DemandedSlice ParseDemand(const std::string& text) {
+  const size_t bracket = text.find('[');
+  if (bracket == std::string::npos) return {.tensor = text};
+  Range rows;
+  const size_t colon = text.find(':', bracket);
+  rows.start = std::stoull(text.substr(bracket + 1, colon - bracket - 1));
+  rows.stop = std::stoull(text.substr(colon + 1));
+  return {.tensor = text.substr(0, bracket), .ranges = {rows}};
+}
+
 // What the rank takes, in order.
-absl::StatusOr<std::vector<size_t>> TensorsOf(const Options& options, const Catalog& catalog) {
-  std::vector<size_t> tensors;
-  if (options.demand.empty()) {
-    for (size_t i = 0; i < catalog.tensor_count(); ++i) tensors.push_back(i);
+std::vector<DemandedSlice> SlicesOf(const Options& options, const Catalog& catalog) {
+  if (options.session.demand.has_value()) return *options.session.demand;
+  std::vector<DemandedSlice> slices;
+  for (size_t i = 0; i < catalog.tensor_count(); ++i) {
+    slices.push_back({.tensor = std::string(catalog.tensor(i).name)});
   }
-  for (const std::string& name : options.demand) {
-    const std::optional<size_t> index = catalog.Find(name);
-    if (!index.has_value()) return absl::NotFoundError(absl::StrCat("no tensor ", name));
-    tensors.push_back(*index);
-  }
-  return tensors;
+  return slices;
 }
 
 absl::Status Load(const Options& options) {
@@ -97,11 +104,10 @@ absl::Status Load(const Options& options) {
                    Session::Open(options.directory, options.session));
   Say({{"event", "opened"}, {"decision", ToJson(session->decision())}});
   const std::shared_ptr<const Catalog> catalog = session->catalog();
-  ASSIGN_OR_RETURN(const std::vector<size_t> tensors, TensorsOf(options, *catalog));
   Json digests = Json::object();
   uint64_t bytes = 0;
   int taken = 0;
-  for (const size_t i : tensors) {
+  for (const DemandedSlice& demanded : SlicesOf(options, *catalog)) {
     if (taken++ == options.pause_after) {
       Say({{"event", "paused"}});
       WaitForLine();
@@ -111,10 +117,12 @@ absl::Status Load(const Options& options) {
         return absl::OkStatus();
       }
     }
-    ASSIGN_OR_RETURN(const Slice slice, session->GetSlice(i));
-    ASSIGN_OR_RETURN(digests[std::string(catalog->tensor(i).name)], DigestOf(slice, options.copy));
+    ASSIGN_OR_RETURN(const Slice slice, session->GetSlice(demanded.tensor, demanded.ranges));
+    ASSIGN_OR_RETURN(digests[demanded.tensor], DigestOf(slice, options.copy));
     bytes += slice.bytes();
-    session->MarkConsumed(i);
+    const std::optional<size_t> index = catalog->Find(demanded.tensor);
+    if (!index.has_value()) return absl::NotFoundError(absl::StrCat("no ", demanded.tensor));
+    session->MarkConsumed(*index);
   }
   if (options.hold) {
     Say({{"event", "holding"}, {"decision", ToJson(session->decision())}});
@@ -164,7 +172,8 @@ int Main(int argc, char** argv) {
   app.add_flag("--strict", options.strict, "Strict agreement");
   app.add_option("--agreement-timeout", options.agreement_timeout_seconds, "In seconds");
   app.add_option("--open-timeout", options.open_timeout_seconds, "In seconds");
-  app.add_option("--demand", options.demand, "Tensors to take, in order; default: all")
+  app.add_option("--demand", options.demand,
+                 "What to take, in order, NAME or NAME[FIRST:LAST]; default: all")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--pause-after", options.pause_after, "Pause before this tensor");
@@ -181,7 +190,8 @@ int Main(int argc, char** argv) {
   options.session.agreement_timeout = absl::Seconds(options.agreement_timeout_seconds);
   options.session.open_timeout = absl::Seconds(options.open_timeout_seconds);
   if (!options.demand.empty()) options.session.demand.emplace();
-  for (const std::string& name : options.demand) options.session.demand->push_back({name});
+  for (const std::string& name : options.demand)
+    options.session.demand->push_back(ParseDemand(name));
 
   if (options.forks) ForkAtEachSignal();
   const absl::Status status = Load(options);
