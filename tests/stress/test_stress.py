@@ -98,3 +98,14 @@ def test_a_rank_that_waits_for_ever_is_found(build_dir, tmp_path, monkeypatch):
     monkeypatch.setattr("forestage_stress.round.HANG_FACTOR", 0)
     monkeypatch.setattr("forestage_stress.round.HANG_SECONDS", 0)
     assert "hangs" in failure_of(build_dir, tmp_path)
+
+
+def test_a_change_of_a_checkpoint_is_found(build_dir, tmp_path, monkeypatch):
+    quiet_round(monkeypatch)
+    def leave_a_file(self, plan):
+        (self.sources["small"] / "left").touch()
+
+    monkeypatch.setattr(World, "set_storage", leave_a_file)
+    with pytest.raises(Failure, match="was changed"):
+        run(build_dir, seed=1, rounds=range(3, 4), keep=tmp_path)
+    assert (tmp_path / "seed-1-end" / "daemon.log").exists()

@@ -1,5 +1,6 @@
 """Round after round in one world."""
 
+import contextlib
 import pathlib
 import shutil
 import sys
@@ -37,14 +38,19 @@ class Progress:
         self._stream.flush()
 
 
-def keep_logs(keep, seed, number, world, what_happened, error):
-    """Copies what tells about a failed round; returns the folder."""
-    folder = pathlib.Path(keep) / f"seed-{seed}-round-{number}"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    (folder / "round.txt").write_text(f"{what_happened}\n\n{error}\n")
-    shutil.copy(world.daemon_log_path, folder / "daemon.log")
-    return folder
+@contextlib.contextmanager
+def failures(keep, name, world, how_to_repeat, describe):
+    """Makes a Failure of what is wrong inside, and keeps what tells about it."""
+    try:
+        yield
+    except Exception as error:
+        folder = pathlib.Path(keep) / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        trace = "".join(traceback.format_exception(error))
+        (folder / "round.txt").write_text(f"{describe()}\n\n{trace}\n")
+        shutil.copy(world.daemon_log_path, folder / "daemon.log")
+        raise Failure(f"{name}: {error}\nagain: {how_to_repeat}\nlogs: {folder}") from error
 
 
 def run_round(world, seed, number, keep):
@@ -52,16 +58,10 @@ def run_round(world, seed, number, keep):
         seed, number, {name: sorted(world.digests[path]) for name, path in world.sources.items()}
     )
     round_of_plan = Round(world, plan)
-    try:
+    again = f"./dev stress --seed {seed} --round {number}"
+    name = f"seed-{seed}-round-{number}"
+    with failures(keep, name, world, again, round_of_plan.describe):
         round_of_plan.run()
-    except Exception as error:
-        what_failed = "".join(traceback.format_exception(error))
-        folder = keep_logs(keep, seed, number, world, round_of_plan.describe(), what_failed)
-        raise Failure(
-            f"round {number} failed: {error}\n"
-            f"again: ./dev stress --seed {seed} --round {number}\n"
-            f"logs: {folder}"
-        ) from error
 
 
 def warm_up(world):
@@ -81,11 +81,13 @@ def run(build_dir, *, seed, rounds, seconds=None, keep, progress=None):
     parent.mkdir(exist_ok=True)
     data_dir = pathlib.Path(tempfile.mkdtemp(prefix="stress", dir=parent))
     begun = time.monotonic()
+    again = f"./dev stress --seed {seed}"
     rounds_wanted = len(rounds) if seconds is None else 0
     try:
         world = World(build_dir, data_dir, tally)
         try:
-            warm_up(world)
+            with failures(keep, f"seed-{seed}-start", world, again, lambda: "the start"):
+                warm_up(world)
             for number in rounds:
                 if seconds is not None and time.monotonic() - begun > seconds:
                     break
@@ -93,7 +95,8 @@ def run(build_dir, *, seed, rounds, seconds=None, keep, progress=None):
                 tally.rounds += 1
                 tally.seconds = time.monotonic() - begun
                 progress.show(tally.progress(rounds_wanted))
-            world.close()
+            with failures(keep, f"seed-{seed}-end", world, again, lambda: "the end"):
+                world.close()
         finally:
             world.abandon()
     finally:
