@@ -15,8 +15,10 @@
 #include <sys/stat.h>
 
 #include "checkpoint/directory_listing.h"
+#include "checkpoint/foreign_format.h"
 #include "checkpoint/offender_list.h"
 #include "checkpoint/shard_numbering.h"
+#include "checkpoint/shard_survey.h"
 #include "checkpoint/weight_index.h"
 #include "common/errno_status.h"
 #include "common/interruptions.h"
@@ -35,8 +37,8 @@ constexpr absl::string_view kOtherKinds[] = {".bin",  ".pth", ".pt",      ".ckpt
 // What programs add to the name of a file that is not all there yet.
 constexpr absl::string_view kUnfinished[] = {".partial", ".incomplete", ".part",
                                              ".tmp",     ".download",   ".crdownload"};
-constexpr absl::string_view kConvert =
-    "convert them to safetensors, for instance by save_pretrained(..., safe_serialization=True)";
+// Of a directory without safetensors so many files are looked into, to see what they are.
+constexpr size_t kLookedIntoMax = 10'000;
 
 bool IsSafetensors(absl::string_view name) { return absl::EndsWith(name, ".safetensors"); }
 
@@ -131,11 +133,12 @@ class ShardFaults {
   }
 
   bool empty() const { return faults_.empty(); }
-  absl::Status ToStatus(absl::string_view introduction) const {
+  // `further` is what else is wrong; may be empty.
+  absl::Status ToStatus(absl::string_view introduction, absl::string_view further) const {
     const absl::StatusCode code = missing_       ? absl::StatusCode::kNotFound
                                   : !error_.ok() ? error_.code()
                                                  : absl::StatusCode::kInvalidArgument;
-    return absl::Status(code, absl::StrCat(introduction, faults_.Text()));
+    return absl::Status(code, absl::StrCat(introduction, faults_.Text(), further));
   }
 
  private:
@@ -177,30 +180,50 @@ class FileSelector {
     selection_.ignored.push_back({std::string(name), std::string(reason)});
   }
 
+  // What is wrong with shards that could be served: "; ..." behind an error about others.
+  std::string FurtherFaults(absl::Span<const SelectedShard> shards) const {
+    OffenderList faults;
+    SurveyShards(shards, &faults);
+    return faults.empty() ? ""
+                          : absl::StrCat("; and of the shards that are there: ", faults.Text());
+  }
+  // All that look like shards, where nobody can say which are.
+  std::string FurtherFaultsByName() const {
+    std::vector<SelectedShard> shards;
+    for (const std::string& name : names_) {
+      if (!IsSafetensors(name) || name.front() == '.') continue;
+      if (LookAt(PathOf(name)).kind == FileKind::kRegular) shards.push_back({name, PathOf(name)});
+    }
+    return FurtherFaults(shards);
+  }
+
   absl::Status SelectByIndex() {
     const std::string& index_name = selection_.index_name;
     ShardFaults index_faults;
     index_faults.Add(index_name, LookAt(PathOf(index_name)));
     if (!index_faults.empty()) {
-      return index_faults.ToStatus(absl::StrCat(QuotedPath(selection_.directory), ": the index "));
+      return index_faults.ToStatus(absl::StrCat(QuotedPath(selection_.directory), ": the index "),
+                                   FurtherFaultsByName());
     }
-    ASSIGN_OR_RETURN(IndexText text, ReadIndexFile(PathOf(index_name), index_name));
-    ASSIGN_OR_RETURN(selection_.index,
-                     ParseWeightIndex(text.text, std::move(text.owner), index_name));
+    absl::Status status = ReadIndex();
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat(status.message(), FurtherFaultsByName()));
+    }
 
     const std::set<std::string, decltype(&NaturalLess)> shards(
         selection_.index.shards.begin(), selection_.index.shards.end(), &NaturalLess);
-    RETURN_IF_ERROR(CheckIndexedKinds(shards));
     ShardFaults faults;
+    OffenderList others;
     for (const std::string& shard : shards) {
       const FileLook look = LookAt(PathOf(shard));
       faults.Add(shard, look);
-      if (look.kind == FileKind::kRegular) AddShard(shard);
+      if (IsOtherKind(shard)) {
+        others.Add(WithContent(shard, LookInto(PathOf(shard))));
+      } else if (look.kind == FileKind::kRegular) {
+        AddShard(shard);
+      }
     }
-    if (!faults.empty()) {
-      return faults.ToStatus(absl::StrCat(QuotedPath(selection_.directory), ": of the ",
-                                          shards.size(), " shards that ", index_name, " names, "));
-    }
+    RETURN_IF_ERROR(CheckIndexed(shards.size(), others, faults));
     for (const std::string& name : names_) {
       if (shards.count(name) > 0 || name == index_name) continue;
       if (IsSafetensors(name)) {
@@ -212,16 +235,33 @@ class FileSelector {
     return absl::OkStatus();
   }
 
-  template <typename Names>
-  absl::Status CheckIndexedKinds(const Names& shards) const {
-    OffenderList others;
-    for (const std::string& shard : shards) {
-      if (IsOtherKind(shard)) others.Add(QuotedName(shard));
-    }
-    if (others.empty()) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        absl::StrCat(QuotedPath(selection_.directory), ": ", selection_.index_name,
-                     " names files that are no safetensors: ", others.Text(), "; ", kConvert));
+  absl::Status ReadIndex() {
+    const std::string& name = selection_.index_name;
+    ASSIGN_OR_RETURN(IndexText text, ReadIndexFile(PathOf(name), name));
+    ASSIGN_OR_RETURN(selection_.index, ParseWeightIndex(text.text, std::move(text.owner), name));
+    return absl::OkStatus();
+  }
+
+  // `others` are shards that are no safetensors by their names.
+  absl::Status CheckIndexed(size_t shard_count, const OffenderList& others,
+                            const ShardFaults& faults) const {
+    if (others.empty() && faults.empty()) return absl::OkStatus();
+    const std::string directory = QuotedPath(selection_.directory);
+    const std::string missing =
+        absl::StrCat("of the ", shard_count, " shards that ", selection_.index_name, " names, ");
+    const std::string further = FurtherFaults(selection_.shards);
+    if (others.empty()) return faults.ToStatus(absl::StrCat(directory, ": ", missing), further);
+    return absl::FailedPreconditionError(absl::StrCat(
+        directory, ": ", selection_.index_name,
+        " names files that are no safetensors: ", others.Text(),
+        "; they are not served yet: ", kForeignWeightsAdvice, faults.empty() ? "" : "; ",
+        faults.empty() ? "" : faults.ToStatus(missing, "").message(), further));
+  }
+
+  // "'pytorch_model.bin' (a zip archive as torch.save writes it)".
+  static std::string WithContent(absl::string_view name, const FileContent& content) {
+    if (content.text.empty()) return QuotedName(name);
+    return absl::StrCat(QuotedName(name), " (", content.text, ")");
   }
 
   absl::Status SelectByNames() {
@@ -256,42 +296,67 @@ class FileSelector {
 
   absl::Status TakeShards(const std::vector<std::string>& names) {
     ShardFaults faults;
-    for (const std::string& name : names) faults.Add(name, LookAt(PathOf(name)));
-    if (!faults.empty()) {
-      return faults.ToStatus(absl::StrCat(QuotedPath(selection_.directory), ": "));
+    for (const std::string& name : names) {
+      const FileLook look = LookAt(PathOf(name));
+      faults.Add(name, look);
+      if (look.kind == FileKind::kRegular) AddShard(name);
     }
     const OffenderList missing = MissingShards(names);
-    if (!missing.empty()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(QuotedPath(selection_.directory), ": ", missing.count(),
-                       " shards of a numbered set are missing: ", missing.Text()));
-    }
-    for (const std::string& name : names) AddShard(name);
-    return absl::OkStatus();
+    if (faults.empty() && missing.empty()) return absl::OkStatus();
+    const std::string directory = absl::StrCat(QuotedPath(selection_.directory), ": ");
+    std::string further = FurtherFaults(selection_.shards);
+    if (missing.empty()) return faults.ToStatus(directory, further);
+    const std::string gaps =
+        absl::StrCat(missing.count(), " shards of a numbered set are missing: ", missing.Text());
+    if (!faults.empty()) return faults.ToStatus(directory, absl::StrCat("; ", gaps, further));
+    return absl::FailedPreconditionError(absl::StrCat(directory, gaps, further));
   }
 
   absl::Status NothingToServe() const {
     OffenderList others;
     OffenderList unusable;
-    bool has_snapshots = false;
+    size_t looked_into = 0;
     for (const std::string& name : names_) {
-      if (IsOtherKind(name)) others.Add(QuotedName(name));
-      if (const std::string nearly = NearlySafetensors(name); !nearly.empty())
+      if (const std::string nearly = NearlySafetensors(name); !nearly.empty()) {
         unusable.Add(absl::StrCat(QuotedName(name), " (", nearly, ")"));
-      has_snapshots = has_snapshots || name == "snapshots";
+        continue;
+      }
+      if (name.front() == '.' || IsSafetensors(name) || ++looked_into > kLookedIntoMax) continue;
+      const FileLook look = LookAt(PathOf(name));
+      if (look.kind == FileKind::kDangling && IsOtherKind(name)) {
+        unusable.Add(absl::StrCat(QuotedName(name), " (", DanglingText(look), ")"));
+      }
+      if (look.kind != FileKind::kRegular && look.kind != FileKind::kUnknown) continue;
+      // The content decides; a name alone only where nothing is known of the content.
+      const FileContent content = LookInto(PathOf(name));
+      const bool weights = content.kind == ContentKind::kForeignWeights ||
+                           (content.kind == ContentKind::kUnknown && IsOtherKind(name));
+      if (weights) {
+        others.Add(WithContent(name, content));
+      } else if (content.kind == ContentKind::kSafetensors) {
+        unusable.Add(absl::StrCat(QuotedName(name), " (", content.text,
+                                  ", but its name does not end in .safetensors: rename it)"));
+      } else if (IsOtherKind(name)) {
+        unusable.Add(WithContent(name, content));
+      }
     }
     for (const IgnoredFile& file : selection_.ignored) {
       unusable.Add(absl::StrCat(QuotedName(file.name), " (", file.reason, ")"));
     }
+    return NothingToServe(others, unusable);
+  }
+
+  absl::Status NothingToServe(const OffenderList& others, const OffenderList& unusable) const {
     const std::string directory = QuotedPath(selection_.directory);
+    std::string further;
+    if (!unusable.empty()) further = absl::StrCat("; not usable: ", unusable.Text());
     if (!others.empty()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(directory, ": only weights of kinds that are not served: ", others.Text(),
-                       "; ", kConvert));
+      return absl::FailedPreconditionError(absl::StrCat(
+          directory, ": only weights of kinds that are not served yet: ", others.Text(), "; ",
+          kForeignWeightsAdvice, further));
     }
-    std::string what = absl::StrCat(directory, ": no weights in it (*.safetensors)");
-    if (!unusable.empty()) absl::StrAppend(&what, "; not usable: ", unusable.Text());
-    if (has_snapshots) {
+    std::string what = absl::StrCat(directory, ": no weights in it (*.safetensors)", further);
+    if (std::find(names_.begin(), names_.end(), "snapshots") != names_.end()) {
       absl::StrAppend(&what,
                       "; this is an entry of a Hugging Face cache: name one of the directories "
                       "in its snapshots/");

@@ -63,12 +63,13 @@ struct FileSelection {
   WeightIndex index;
 };
 
-// Looks at the top directory only and opens nothing but an index file. Blocks on the file system.
-// Every error lists all offenders:
+// Looks at the top directory only and opens nothing but an index file, unless it refuses the
+// directory: then it looks into the files, to say what they are and what is wrong with the shards
+// that are there. Blocks on the file system. Every error lists all offenders:
 //   NOT_FOUND            no such directory; no weights in it; shards that the index names are
 //                        missing; a link whose target is missing (both are named)
 //   FAILED_PRECONDITION  gaps in -000NN-of-000MM without an index; only weights of a kind that is
-//                        not served (.bin, .pth: says what to do)
+//                        not served yet, by content where that is known (says what to do)
 //   INVALID_ARGUMENT     the path is not a directory; an index that is not valid
 //   PERMISSION_DENIED    as the system said
 absl::StatusOr<FileSelection> SelectFiles(const std::string& directory,

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include "checkpoint/header_file_for_test.h"
 #include "common/status_matchers.h"
 #include "common/temporary_directory_for_test.h"
 #include "common/unique_fd.h"
@@ -27,6 +28,9 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 constexpr char kIndex[] = "model.safetensors.index.json";
+// A sound shard.
+const std::string kShard = SafetensorsForTest("{}", 0);
+constexpr absl::string_view kGguf("GGUF\x03\0\0\0", 8);
 
 std::vector<std::string> ShardNames(const FileSelection& selection) {
   std::vector<std::string> names;
@@ -166,8 +170,8 @@ TEST(FileSelectionTest, TakesTheLayoutThatIsPreferredOrThere) {
 
 TEST(FileSelectionTest, ListsEveryGapOfANumberedSet) {
   const TemporaryDirectoryForTest directory;
-  directory.Write("model-00002-of-00005.safetensors");
-  directory.Write("model-00004-of-00005.safetensors");
+  directory.Write("model-00002-of-00005.safetensors", kShard);
+  directory.Write("model-00004-of-00005.safetensors", kShard);
   directory.Write("other-1-of-2.safetensors");
   EXPECT_THAT(SelectFiles(directory.path()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -214,7 +218,7 @@ TEST(FileSelectionTest, NamesDanglingLinksAndTheirTargets) {
   const TemporaryDirectoryForTest directory;
   directory.Link("../../blobs/gone", "a.safetensors");
   directory.Link("b.safetensors", "b.safetensors");
-  directory.Write("c.safetensors");
+  directory.Write("c.safetensors", kShard);
   EXPECT_THAT(SelectFiles(directory.path()),
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(HasSubstr("'a.safetensors' is a link to '../../blobs/gone'"),
@@ -262,7 +266,7 @@ TEST(FileSelectionTest, UsesTheConsolidatedIndexWithoutTheOther) {
 
 TEST(FileSelectionTest, ListsEveryIndexedShardThatIsNotThere) {
   const TemporaryDirectoryForTest directory;
-  directory.Write("here.safetensors");
+  directory.Write("here.safetensors", kShard);
   directory.Link("nowhere", "link.safetensors");
   ASSERT_EQ(mkfifo(directory.File("fifo.safetensors").c_str(), 0600), 0);
   directory.Write(kIndex, R"({"weight_map":{"a":"here.safetensors","b":"gone-1.safetensors",
@@ -289,17 +293,72 @@ TEST(FileSelectionTest, NeverOpensAnIndexThatIsNoFile) {
               StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr(kIndex), HasSubstr("'gone'"))));
 }
 
+TEST(FileSelectionTest, ListsDamagedShardsBesideThoseThatAreMissing) {
+  const TemporaryDirectoryForTest directory;
+  const std::string pointer = "version git-lfs-spec-v1\nsize 77\n";
+  directory.Write("a-1-of-4.safetensors", kShard);
+  directory.Write("a-2-of-4.safetensors", pointer);
+  directory.Link("gone", "a-3-of-4.safetensors");
+  const auto all = AllOf(HasSubstr("'a-2-of-4.safetensors': "), HasSubstr("git-LFS pointer"),
+                         HasSubstr("'a-3-of-4.safetensors' is a link to 'gone'"),
+                         HasSubstr("'a-4-of-4.safetensors'"), Not(HasSubstr("a-1-of-4")));
+  EXPECT_THAT(SelectFiles(directory.path()), StatusIs(absl::StatusCode::kNotFound, all));
+  directory.Write(kIndex, R"({"weight_map":{"a":"a-1-of-4.safetensors",
+      "b":"a-2-of-4.safetensors","c":"a-3-of-4.safetensors","d":"a-4-of-4.safetensors"}})");
+  EXPECT_THAT(SelectFiles(directory.path()), StatusIs(absl::StatusCode::kNotFound, all));
+}
+
+TEST(FileSelectionTest, ListsDamagedShardsBesideABrokenIndex) {
+  const TemporaryDirectoryForTest directory;
+  directory.Write("a.safetensors", "");
+  directory.Write("b.safetensors", kShard);
+  const auto all = AllOf(HasSubstr(kIndex), HasSubstr("'a.safetensors': "),
+                         HasSubstr("an empty file"), Not(HasSubstr("b.safetensors")));
+  directory.Write(kIndex, "{");
+  EXPECT_THAT(SelectFiles(directory.path()), StatusIs(absl::StatusCode::kInvalidArgument, all));
+  ASSERT_EQ(unlink(directory.File(kIndex).c_str()), 0);
+  directory.Link("gone", kIndex);
+  EXPECT_THAT(SelectFiles(directory.path()), StatusIs(absl::StatusCode::kNotFound, all));
+}
+
 TEST(FileSelectionTest, SaysWhatToDoWithOtherKindsOfWeights) {
   const TemporaryDirectoryForTest directory;
-  directory.Write("pytorch_model-00001-of-00002.bin");
-  directory.Write("consolidated.00.pth");
+  directory.Write("pytorch_model-00001-of-00002.bin", "no known beginning");
+  directory.Write("consolidated.00.pth", "\x80\x02}q");
+  // Not by its name.
+  directory.Write("weights", kGguf);
+  directory.Write("stray.safetensors.json", "{}");
+  directory.Write("README.md", "text");
+  EXPECT_THAT(
+      SelectFiles(directory.path()),
+      StatusIs(
+          absl::StatusCode::kFailedPrecondition,
+          AllOf(HasSubstr("not served yet"), HasSubstr("'pytorch_model-00001-of-00002.bin'"),
+                HasSubstr("'consolidated.00.pth' (a Python pickle)"),
+                HasSubstr("'weights' (a GGUF file)"), HasSubstr("the engine's own loader"),
+                HasSubstr("convert them"), Not(HasSubstr("stray")), Not(HasSubstr("README")))));
+  directory.Write(kIndex, R"({"weight_map":{"a":"pytorch_model-00001-of-00002.bin",
+      "b":"consolidated.00.pth","c":"gone.safetensors","d":"empty.safetensors"}})");
+  directory.Write("empty.safetensors");
   EXPECT_THAT(SelectFiles(directory.path()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("'pytorch_model-00001-of-00002.bin'"),
-                             HasSubstr("'consolidated.00.pth'"), HasSubstr("convert them"))));
-  directory.Write(kIndex, R"({"weight_map":{"a":"pytorch_model-00001-of-00002.bin"}})");
+                       AllOf(HasSubstr("'consolidated.00.pth' (a Python pickle)"),
+                             HasSubstr("convert them"), HasSubstr("'gone.safetensors' is missing"),
+                             HasSubstr("'empty.safetensors': "))));
+}
+
+TEST(FileSelectionTest, SaysWhatFilesWithTheNamesOfWeightsReallyAre) {
+  const TemporaryDirectoryForTest directory;
+  directory.Write("pytorch_model.bin", "version git-lfs-spec-v1\nsize 77\n");
+  directory.Write("model.pt", kShard);
+  directory.Link("gone", "x.bin");
+  directory.MakeDirectory("dir.bin");
   EXPECT_THAT(SelectFiles(directory.path()),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("convert them")));
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(HasSubstr("no weights"), HasSubstr("'pytorch_model.bin' (a git-LFS"),
+                             HasSubstr("'model.pt' (a safetensors file by its content"),
+                             HasSubstr("rename it"), HasSubstr("'x.bin' (a link to 'gone'"),
+                             Not(HasSubstr("dir.bin")))));
 }
 
 TEST(FileSelectionTest, SaysWhatIsWrongWithThePath) {

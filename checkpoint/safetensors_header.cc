@@ -27,6 +27,8 @@ namespace forestage {
 namespace {
 
 constexpr uint64_t kLengthFieldBytes = 8;
+// A header that was never sound has many; the first ones tell.
+constexpr size_t kBrokenTensorsListedMax = 10;
 constexpr char kRulePayload[] = "forestage.header_rule";
 constexpr HeaderRule kRules[] = {HeaderRule::kTooSmall,     HeaderRule::kTooLarge,
                                  HeaderRule::kHeaderLength, HeaderRule::kUtf8,
@@ -61,10 +63,11 @@ absl::Status LengthError(uint64_t text_bytes, uint64_t file_bytes, absl::string_
   return absl::OkStatus();
 }
 
-// One tensor, where `previous_end` is where the one before it ends. Offsets are relative to the
+// One tensor, where `previous` lies before it; nullptr for the first. Offsets are relative to the
 // data buffer.
-absl::Status CheckTensor(const HeaderTensor& tensor, uint64_t previous_end,
+absl::Status CheckTensor(const HeaderTensor& tensor, const HeaderTensor* previous,
                          absl::string_view file_name) {
+  const uint64_t previous_end = previous == nullptr ? 0 : previous->end;
   if (tensor.end < tensor.begin) {
     return TensorError(HeaderRule::kOffset, file_name, tensor,
                        absl::StrCat("ends at byte ", tensor.end,
@@ -74,9 +77,9 @@ absl::Status CheckTensor(const HeaderTensor& tensor, uint64_t previous_end,
     const bool hole = tensor.begin > previous_end;
     return TensorError(
         HeaderRule::kOffset, file_name, tensor,
-        absl::StrCat("begins at byte ", tensor.begin,
-                     " of the data, but what lies before it ends at ", previous_end, ": ",
-                     hole ? "a hole of " : "they overlap by ",
+        absl::StrCat("begins at byte ", tensor.begin, " of the data, but ",
+                     previous == nullptr ? "what lies before it" : QuotedName(previous->name),
+                     " ends at ", previous_end, ": ", hole ? "a hole of " : "they overlap by ",
                      hole ? tensor.begin - previous_end : previous_end - tensor.begin, " bytes"));
   }
   // In the reference's order: a product that overflows is an error even if a later factor is 0.
@@ -123,32 +126,55 @@ absl::Status MentionRepeated(const absl::Status& status, const HeaderText& text,
   return longer;
 }
 
-absl::Status CheckRanges(const std::vector<HeaderTensor>& tensors, uint64_t data_begin,
-                         uint64_t file_bytes, absl::string_view file_name) {
-  uint64_t previous_end = 0;
-  for (const HeaderTensor& tensor : tensors) {
-    RETURN_IF_ERROR(CheckTensor(tensor, previous_end, file_name));
-    previous_end = tensor.end;
-  }
+// Whether the data are as long as the tensors need.
+absl::Status CheckCoverage(uint64_t tensors_end, uint64_t data_begin, uint64_t file_bytes,
+                           absl::string_view file_name) {
   const uint64_t data_bytes = file_bytes - data_begin;
-  if (previous_end < data_bytes) {
-    return RuleError(
-        HeaderRule::kCoverage, file_name,
-        absl::StrCat("the file has ", data_bytes,
-                     " bytes of data, but the tensors of its "
-                     "header cover ",
-                     previous_end, ": ", data_bytes - previous_end, " bytes too many"));
+  if (tensors_end < data_bytes) {
+    return RuleError(HeaderRule::kCoverage, file_name,
+                     absl::StrCat("the file has ", data_bytes,
+                                  " bytes of data, but the tensors of its "
+                                  "header cover ",
+                                  tensors_end, ": ", data_bytes - tensors_end, " bytes too many"));
   }
-  if (previous_end > data_bytes) {
-    std::string whole = absl::StrCat("header and ", previous_end, " bytes of data");
+  if (tensors_end > data_bytes) {
+    std::string whole = absl::StrCat("header and ", tensors_end, " bytes of data");
     uint64_t whole_bytes;
-    if (!__builtin_add_overflow(previous_end, data_begin, &whole_bytes)) {
+    if (!__builtin_add_overflow(tensors_end, data_begin, &whole_bytes)) {
       whole = absl::StrCat(whole_bytes);
     }
     return RuleError(HeaderRule::kCoverage, file_name,
                      absl::StrCat("a cut download: ", file_bytes, " bytes of ", whole));
   }
   return absl::OkStatus();
+}
+
+// The first rule that is broken, with the text of each tensor that breaks one.
+absl::Status CheckRanges(const std::vector<HeaderTensor>& tensors, uint64_t data_begin,
+                         uint64_t file_bytes, absl::string_view file_name) {
+  absl::Status first;
+  OffenderList further;
+  const auto add = [&](absl::Status status) {
+    if (status.ok()) return;
+    if (first.ok()) {
+      first = std::move(status);
+    } else if (further.count() < kBrokenTensorsListedMax) {
+      further.Add(std::string(status.message()));
+    } else {
+      further.AddUnlisted(1);
+    }
+  };
+  const HeaderTensor* previous = nullptr;
+  for (const HeaderTensor& tensor : tensors) {
+    add(CheckTensor(tensor, previous, file_name));
+    previous = &tensor;
+  }
+  add(CheckCoverage(previous == nullptr ? 0 : previous->end, data_begin, file_bytes, file_name));
+  if (further.empty()) return first;
+  absl::Status all =
+      absl::InvalidArgumentError(absl::StrCat(first.message(), "; ", further.Text()));
+  all.SetPayload(kRulePayload, *first.GetPayload(kRulePayload));
+  return all;
 }
 
 // `length_and_text` is what stands in the file.

@@ -309,6 +309,38 @@ TEST(SafetensorsHeaderTest, NamesTensorAndNumbers) {
       AllOf(HasSubstr("tensor 't'"), HasSubstr("unknown dtype 'I33'"), HasSubstr("at byte")));
 }
 
+TEST(SafetensorsHeaderTest, NamesBothTensorsThatOverlap) {
+  EXPECT_THAT(
+      MessageOf(SafetensorsForTest(
+          Expand("{\"a\":{$D:\"U8\",$S:[8],$O:[0,8]},\"b\":{$D:\"U8\",$S:[4],$O:[4,8]}}"), 8)),
+      AllOf(HasSubstr("tensor 'b': begins at byte 4"), HasSubstr("'a' ends at 8"),
+            HasSubstr("they overlap by 4 bytes"), HasSubstr("InvalidOffset")));
+}
+
+TEST(SafetensorsHeaderTest, ListsEveryTensorThatBreaksARule) {
+  const std::string file = SafetensorsForTest(
+      Expand("{\"a\":{$D:\"U8\",$S:[3],$O:[0,4]},\"b\":{$D:\"U8\",$S:[4],$O:[4,8]},"
+             "\"c\":{$D:\"U8\",$S:[2],$O:[10,12]}}"),
+      11);
+  const absl::Status status = ReadBytes(file).status();
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr("tensor 'a'"), Not(HasSubstr("tensor 'b'")), HasSubstr("tensor 'c'"),
+                    HasSubstr("a hole of 2 bytes"), HasSubstr("a cut download")));
+  // As the reference reader, which stops at the first.
+  EXPECT_EQ(HeaderRuleOf(status), HeaderRule::kSize);
+}
+
+TEST(SafetensorsHeaderTest, ListsTheFirstOfVeryManyTensorsThatBreakARule) {
+  std::string header = "{";
+  for (int i = 0; i < 1000; ++i) {
+    absl::StrAppend(&header, i == 0 ? "" : ",", "\"t", i, Expand("\":{$D:\"U8\",$S:[2],$O:["), i,
+                    ",", i + 1, "]}");
+  }
+  const std::string message = MessageOf(SafetensorsForTest(header + "}", 1000));
+  EXPECT_THAT(message, AllOf(HasSubstr("'t0'"), HasSubstr("and 989 more")));
+  EXPECT_LT(message.size(), 5000u);
+}
+
 TEST(SafetensorsHeaderTest, ExplainsTheHoleThatARepeatedNameLeaves) {
   EXPECT_THAT(
       MessageOf(SafetensorsForTest(

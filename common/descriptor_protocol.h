@@ -7,6 +7,8 @@
 // session; the client speaks first, and every request gets exactly one reply:
 //
 //   client                                         daemon
+//   BorrowRequest + up to 253 O_PATH descriptors -> (only where an open would do harm)
+//                                              <-  BorrowReply + descriptors that are lent
 //   ShardBatchRequest + up to 253 descriptors  ->
 //                                              <-  DescriptorReply{code, accepted_count}
 //   ... until every shard of the OpenRequest is there; then the daemon reads the headers ...
@@ -32,16 +34,19 @@ inline constexpr size_t kDescriptorMessageBytesMax = 1024;
 enum class DescriptorRequestKind : uint32_t {
   kShardBatch = 1,
   kDelivery = 2,
+  // Since 0.1; a daemon that does not know it answers INVALID_ARGUMENT.
+  kBorrow = 3,
 };
 
 struct DescriptorRequest {
   uint32_t version = kDescriptorProtocolVersion;
   DescriptorRequestKind kind = DescriptorRequestKind::kShardBatch;
   SessionToken token = {};
-  // kShardBatch: index, in the OpenRequest's list, of the shard that the first descriptor of this
-  // message belongs to; the others follow in order. Batches come in order without a gap.
+  // kShardBatch, kBorrow: index, in the OpenRequest's list, of the shard that the first descriptor
+  // of this message belongs to; the others follow in order. Batches come in order without a gap.
   uint32_t first_shard_index = 0;
-  // kShardBatch: how many descriptors were sent. Fewer arrive when the daemon is out of them.
+  // kShardBatch, kBorrow: how many descriptors were sent. Fewer arrive when the daemon is out of
+  // them.
   uint32_t descriptor_count = 0;
 };
 
@@ -56,7 +61,16 @@ struct DescriptorReply {
   char message[480] = {};
 };
 
+// The answer to kBorrow, unless it is an error.
+struct BorrowReply {
+  DescriptorReply reply;
+  // Bit i % 8 of byte i / 8: the i-th shard of the request is lent. The descriptors of those that
+  // are come with this message, in order. The client opens the others itself.
+  std::array<uint8_t, 32> lent = {};
+};
+
 static_assert(sizeof(DescriptorRequest) == 4 * 4 + kSessionTokenBytes);
-static_assert(sizeof(DescriptorReply) <= kDescriptorMessageBytesMax);
+static_assert(sizeof(BorrowReply) == sizeof(DescriptorReply) + 32);
+static_assert(sizeof(BorrowReply) <= kDescriptorMessageBytesMax);
 
 }  // namespace forestage

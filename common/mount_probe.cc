@@ -25,6 +25,7 @@
 
 #include "common/cached_bytes.h"
 #include "common/errno_status.h"
+#include "common/interruptions.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
 #include "common/units.h"
@@ -88,6 +89,21 @@ std::string ErrnoText(int error_number) {
   return std::string(ErrnoStatus(error_number, "it fails").message());
 }
 
+// Whether a byte can be read: what cannot be read says nothing of how the mount reads.
+absl::Status CheckReadable(int fd, uint64_t offset) {
+  char byte = 0;
+  Interruptions interruptions;
+  while (true) {
+    const ssize_t count = pread(fd, &byte, 1, static_cast<off_t>(offset));
+    if (count == 1) return absl::OkStatus();
+    if (count == 0) {
+      return absl::OutOfRangeError(absl::StrCat("read at offset ", offset, ": the file ends here"));
+    }
+    if (interruptions.MayRetry(errno)) continue;
+    return ErrnoStatus(errno, absl::StrCat("read at offset ", offset));
+  }
+}
+
 // One file of an active or passive probe.
 class Prober {
  public:
@@ -107,7 +123,7 @@ class Prober {
     ProbeMapping();
     probe_.rights =
         ResidencyRights(absl::StrCat("/proc/self/fd/", fd_), owner_, probe_.mount.overlay);
-    if (options_.active) ReadFirstPage();
+    if (options_.active) first_page_read_ = CheckReadable(fd_, 0).ok();
     ProbeMincore();
     ProbeAdvice();
     ProbeFaults();
@@ -137,15 +153,6 @@ class Prober {
   }
   uint64_t look_bytes() const {
     return std::min(bytes_, options_.active ? kActiveLookBytes : kPassiveLookBytes);
-  }
-
-  void ReadFirstPage() {
-    char byte = 0;
-    ssize_t count = -1;
-    do {
-      count = pread(fd_, &byte, 1, 0);
-    } while (count < 0 && errno == EINTR);
-    first_page_read_ = count == 1;
   }
 
   void ProbeMapping();
@@ -360,6 +367,11 @@ void Prober::ProbeAdvice() {
     return;
   }
   const uint64_t taken = WaitForAdvice(*offset, bytes);
+  const absl::Status readable = CheckReadable(fd_, *offset);
+  if (taken == 0 && !readable.ok()) {
+    probe_.advice = Unknown(absl::StrCat("storage fails: ", readable.message()));
+    return;
+  }
   probe_.advice_bytes_measured = taken;
   if (taken == 0) {
     probe_.advice = No(absl::StrCat("within ", absl::FormatDuration(options_.patience),
@@ -573,6 +585,7 @@ absl::StatusOr<MountProbe> ProbeFile(int fd, const MountProbeOptions& options) {
   ASSIGN_OR_RETURN(MountFacts mount, ReadMountFacts(fd, options));
   struct stat attributes = {};
   if (fstat(fd, &attributes) != 0) return ErrnoStatus(errno, "fstat");
+  if (options.active && attributes.st_size > 0) RETURN_IF_ERROR(CheckReadable(fd, 0));
   const absl::StatusOr<FileMapping> mapping =
       FileMapping::MapReadOnly(fd, static_cast<uint64_t>(attributes.st_size));
   return ProbeMount(fd, std::move(mount), mapping, options);

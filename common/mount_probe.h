@@ -122,7 +122,7 @@ absl::StatusOr<MountFacts> ReadMountFacts(int fd, const MountProbeOptions& optio
 MountProbe ProbeMount(int fd, MountFacts mount, const absl::StatusOr<FileMapping>& mapping,
                       const MountProbeOptions& options = {});
 
-// Facts, mapping and probe of one file.
+// Facts, mapping and probe of one file. Active: the error of a read of its first byte too.
 absl::StatusOr<MountProbe> ProbeFile(int fd, const MountProbeOptions& options = {});
 
 // Whether the kernel tells this process the truth about the residency of the file at `path`, which

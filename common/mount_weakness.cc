@@ -30,7 +30,8 @@ Weakness SecondOpenDrops(const MountProbe& probe) {
                                probe.second_open.reason),
           .cost =
               "an engine that opens its files itself throws away what the daemon has staged, "
-              "and storage is read once more by every rank",
+              "and storage is read once more by each; ranks that load through Forestage share "
+              "their opens",
           .change =
               "mount with `-o kernel_cache` (libfuse), or let the file system's open reply "
               "set keep_cache (FOPEN_KEEP_CACHE) while a file is unchanged"};

@@ -60,6 +60,20 @@ absl::StatusOr<PeerIdentity> PeerIdentityOf(int socket) {
   return peer;
 }
 
+std::vector<gid_t> PeerGroupsOf(int socket) {
+  std::vector<gid_t> groups(64);
+  while (true) {
+    socklen_t length = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &length) == 0) {
+      groups.resize(length / sizeof(gid_t));
+      return groups;
+    }
+    // It says how many there are; more than the kernel allows are none.
+    if (errno != ERANGE || length <= groups.size() * sizeof(gid_t)) return {};
+    groups.resize(length / sizeof(gid_t));
+  }
+}
+
 bool SameProcess(const PeerIdentity& a, const PeerIdentity& b) {
   if (a.uid != b.uid || a.pid != b.pid) return false;
   const std::optional<ino_t> inode_a = ProcessInode(a);

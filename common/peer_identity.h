@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include <sys/types.h>
@@ -24,6 +25,9 @@ struct PeerIdentity {
 // The identity of the process that connected `socket` (SO_PEERCRED, SO_PEERPIDFD; pidfd_open on
 // kernels before 6.5). Errors of getsockopt; NOT_FOUND when the process is gone already.
 absl::StatusOr<PeerIdentity> PeerIdentityOf(int socket);
+
+// The supplementary groups that it had then (SO_PEERGROUPS). Empty when the kernel does not tell.
+std::vector<gid_t> PeerGroupsOf(int socket);
 
 // The two connections were made by one process. Never true for two different users.
 bool SameProcess(const PeerIdentity& a, const PeerIdentity& b);

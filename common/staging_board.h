@@ -15,10 +15,12 @@
 //                            +-----------demanded again-------------------------+
 //   kQueued --nobody demands it any more--> kAbsent
 //   kReading --reading was called off--> kAbsent
+//   kReading or kResident --more of it is demanded--> kQueued
+//   kQueued --nobody demands any more what was missing of it--> kResident
 //
-// kResident is only ever shown after every page of the extent was seen up to date. It does not
-// promise that no page is evicted later: a rank populates what it is about to use and takes an
-// error from that.
+// kResident is only ever shown after every page that is demanded of the extent was seen up to date:
+// all of them, unless sessions want less. It does not promise that no page is evicted later: a rank
+// populates what it is about to use and takes an error from that.
 //
 // Waiting: read change_count, look at the state, FUTEX_WAIT_BITSET (shared, not private) on
 // change_count with the value read and the bit BoardWaitBit(index). The daemon bumps change_count

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <memory>
 #include <utility>
 
 namespace forestage {
@@ -33,5 +34,9 @@ class UniqueFd {
  private:
   int fd_ = -1;
 };
+
+// One descriptor of several owners; the last one closes it, or has it closed by whom its maker
+// chose.
+using SharedFd = std::shared_ptr<const UniqueFd>;
 
 }  // namespace forestage

@@ -48,6 +48,11 @@ constexpr absl::Duration kTimeoutMax = absl::Hours(1);
 constexpr size_t kSocketPathBytesMax =
     sizeof(sockaddr_un::sun_path) - 1 - (sizeof(".descriptors") - 1);
 
+// The placeholder of settings that are a number of bytes, and what is said of a wrong one.
+constexpr absl::string_view kSizePlaceholder = "SIZE";
+constexpr absl::string_view kSizeWords =
+    " (a size is a number of bytes, or a number with KiB, MiB, GiB or TiB directly behind it)";
+
 // One row of the table of settings.
 struct Setting {
   absl::string_view name;
@@ -148,12 +153,18 @@ bool ParseMemoryHeadroom(absl::string_view text, Config& config) {
   return true;
 }
 
+template <uint64_t Config::*field>
 bool ParseMemoryLimitSetting(absl::string_view text, Config& config) {
   const absl::StatusOr<uint64_t> bytes =
       text == "none" ? absl::StatusOr<uint64_t>(kNoMemoryLimit) : ParseByteSize(text);
   if (!bytes.ok()) return false;
-  config.memory_limit_bytes = *bytes;
+  config.*field = *bytes;
   return true;
+}
+
+template <uint64_t Config::*field>
+std::string FormatMemoryLimitSetting(const Config& config) {
+  return config.*field == kNoMemoryLimit ? std::string("none") : FormatByteSize(config.*field);
 }
 
 template <uint32_t Config::*field, uint32_t max>
@@ -220,36 +231,32 @@ constexpr Setting kSettings[] = {
      "threads",
      "auto, io_uring or threads", ParseReader,
      [](const Config& config) { return std::string(ReaderChoiceName(config.reader)); }},
-    {"extent-size", "SIZE", "Unit of reading and of the account of what is resident",
+    {"extent-size", kSizePlaceholder, "Unit of reading and of the account of what is resident",
      "a power of two from 64KiB to 1GiB", ParseExtentBytes,
      [](const Config& config) { return FormatByteSize(config.extent_bytes); }},
     {"lanes-max", "COUNT", "Most lanes of one checkpoint, which gets one for each local rank",
      "a number from 1 to 64", ParseCount<&Config::lanes_max, kLanesMax>,
      FormatCount<&Config::lanes_max>},
-    {"in-flight-max", "SIZE",
+    {"in-flight-max", kSizePlaceholder,
      "Most bytes that are read at one time on one mount, for all its checkpoints together; within "
      "it the daemon finds by trying how many are best; at least one extent",
      "a size from 64KiB to 64GiB", ParseInFlightBytes<&Config::in_flight_bytes_max>,
      [](const Config& config) { return FormatByteSize(config.in_flight_bytes_max); }},
-    {"node-in-flight-max", "SIZE",
+    {"node-in-flight-max", kSizePlaceholder,
      "Most bytes that are read at one time on all mounts together; at least one extent",
      "a size from 64KiB to 64GiB", ParseInFlightBytes<&Config::node_in_flight_bytes_max>,
      [](const Config& config) { return FormatByteSize(config.node_in_flight_bytes_max); }},
-    {"memory-headroom", "SIZE",
+    {"memory-headroom", kSizePlaceholder,
      "Memory that staging leaves free, of the node's and of each cgroup limit; 'auto' is a tenth "
      "of "
      "the limit, at least 1GiB and at most 16GiB, but never more than half",
      "auto, a size such as 8GiB, or a share from 0% to 90%", ParseMemoryHeadroom,
      [](const Config& config) { return config.memory_headroom.ToString(); }},
-    {"memory-limit", "SIZE",
+    {"memory-limit", kSizePlaceholder,
      "Most bytes of checkpoints that the daemon reads for at one time; a checkpoint that does not "
      "fit is loaded natively. Limits of the node and of cgroups count beside it",
-     "none, or a size such as 100GiB", ParseMemoryLimitSetting,
-     [](const Config& config) {
-       return config.memory_limit_bytes == kNoMemoryLimit
-                  ? std::string("none")
-                  : FormatByteSize(config.memory_limit_bytes);
-     }},
+     "none, or a size such as 100GiB", ParseMemoryLimitSetting<&Config::memory_limit_bytes>,
+     FormatMemoryLimitSetting<&Config::memory_limit_bytes>},
     {"sessions-max", "COUNT", "Most sessions at one time; a further open is refused",
      "a number from 1 to 65536", ParseCount<&Config::sessions_max, kSessionsMax>,
      FormatCount<&Config::sessions_max>},
@@ -259,6 +266,12 @@ constexpr Setting kSettings[] = {
      "not answer; a further open is refused",
      "a number from 1 to 65536", ParseCount<&Config::sessions_per_user_max, kSessionsMax>,
      FormatCount<&Config::sessions_per_user_max>},
+    {"staged-bytes-per-uid-max", kSizePlaceholder,
+     "Most bytes of checkpoints that the daemon reads for one user at one time, whole checkpoints, "
+     "each once; one more that does not fit is loaded natively. In containers all ranks may be one "
+     "user",
+     "none, or a size such as 100GiB", ParseMemoryLimitSetting<&Config::staged_bytes_per_user_max>,
+     FormatMemoryLimitSetting<&Config::staged_bytes_per_user_max>},
     {"agreement-timeout", "DURATION",
      "Strict agreement: how long a group may take to become complete, where its ranks do not say",
      "a duration from 10ms to 1h, such as 60s or 2m", ParseTimeout<&Config::agreement_timeout>,
@@ -466,8 +479,9 @@ void ApplyValues(Gathering& gathering, StartRequest& request) {
   for (const GivenValue& value : gathering.values) {
     const Setting& setting = kSettings[value.setting_index];
     if (!setting.parse(value.text, request.config)) {
-      gathering.errors.push_back(absl::StrCat(setting.name, " (", value.source, ") is '",
-                                              value.text, "'; allowed: ", setting.allowed));
+      gathering.errors.push_back(absl::StrCat(
+          setting.name, " (", value.source, ") is '", value.text, "'; allowed: ", setting.allowed,
+          setting.placeholder == kSizePlaceholder ? kSizeWords : ""));
       continue;
     }
     request.settings[value.setting_index].source = value.source;
@@ -496,6 +510,37 @@ void CheckTogether(const StartRequest& request, std::vector<std::string>& errors
     errors.push_back(absl::StrCat(setting.name, " (", setting.source, ") is '", setting.value,
                                   "'; allowed: a path that is not one of the ranks' two sockets"));
   }
+}
+
+// Settings that are allowed, and that do not do what whoever wrote them may think.
+void WarnTogether(const StartRequest& request, std::vector<std::string>& warnings) {
+  const auto given = [&](absl::string_view name) {
+    const EffectiveSetting& setting = request.settings[IndexOf(name)];
+    return absl::StrCat(setting.name, " (", setting.source, ") is '", setting.value, "'");
+  };
+  const auto warn_of_excess = [&](absl::string_view part, uint64_t part_value,
+                                  absl::string_view whole, uint64_t whole_value) {
+    if (part_value <= whole_value || request.settings[IndexOf(part)].source == "default") return;
+    warnings.push_back(
+        absl::StrCat(given(part), " and ", given(whole), ": only the latter, smaller one limits"));
+  };
+  const Config& config = request.config;
+  warn_of_excess("in-flight-max", config.in_flight_bytes_max, "node-in-flight-max",
+                 config.node_in_flight_bytes_max);
+  warn_of_excess("sessions-per-uid-max", config.sessions_per_user_max, "sessions-max",
+                 config.sessions_max);
+  if (config.staged_bytes_per_user_max != kNoMemoryLimit) {
+    warn_of_excess("staged-bytes-per-uid-max", config.staged_bytes_per_user_max, "memory-limit",
+                   config.memory_limit_bytes);
+  }
+  const auto warn_of_nothing = [&](absl::string_view name, uint64_t value) {
+    if (value > 0) return;
+    warnings.push_back(absl::StrCat(
+        given(name),
+        ": nothing is staged, every checkpoint is loaded natively; 'none' is without a limit"));
+  };
+  warn_of_nothing("memory-limit", config.memory_limit_bytes);
+  warn_of_nothing("staged-bytes-per-uid-max", config.staged_bytes_per_user_max);
 }
 
 std::string SettingsAsConfigFile(const std::vector<EffectiveSetting>& settings) {
@@ -537,6 +582,7 @@ absl::StatusOr<StartRequest> ReadStartRequest(const StartInputs& inputs) {
     return absl::InvalidArgumentError(absl::StrJoin(gathering.errors, "\n"));
   }
   request.warnings = std::move(gathering.warnings);
+  WarnTogether(request, request.warnings);
   if (print_config) request.text = SettingsAsConfigFile(request.settings);
   return request;
 }

@@ -51,6 +51,9 @@ struct Config {
   uint32_t sessions_max = 256;
   // Of these, of one user. In containers all ranks may be one user, so it leaves little to others.
   uint32_t sessions_per_user_max = 192;
+  // Most bytes of all checkpoints that are read for one user; kNoMemoryLimit: none. There is none
+  // by default, since on most nodes all ranks are one user, who may have all memory that there is.
+  uint64_t staged_bytes_per_user_max = kNoMemoryLimit;
   // Strict agreement: how long a group may take to become complete, when its ranks do not say.
   absl::Duration agreement_timeout = absl::Seconds(60);
   // How long a session may take from its open to its last descriptor.
@@ -86,9 +89,11 @@ struct EffectiveSetting {
 struct StartRequest {
   Config config;
   std::vector<EffectiveSetting> settings;
-  // To be logged: environment variables that look like settings and are none.
+  // To be logged: environment variables that look like settings and are none, and settings that are
+  // allowed but have no effect, or more of it than one would think.
   std::vector<std::string> warnings;
-  // --help, --version or --print-config: print this to standard output and exit with 0.
+  // --help, --version or --print-config: print this to standard output and exit with 0. The
+  // warnings go to standard error then.
   std::optional<std::string> text;
 };
 

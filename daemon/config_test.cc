@@ -77,6 +77,7 @@ TEST_F(ConfigTest, ReadsEverySettingFromAFlag) {
                                                          "--sessions-max",
                                                          "7",
                                                          "--sessions-per-uid-max=5",
+                                                         "--staged-bytes-per-uid-max=48GiB",
                                                          "--memory-headroom=20%",
                                                          "--memory-limit=96GiB",
                                                          "--agreement-timeout",
@@ -97,6 +98,7 @@ TEST_F(ConfigTest, ReadsEverySettingFromAFlag) {
   EXPECT_EQ(request.config.memory_headroom.ToString(), "20%");
   EXPECT_EQ(request.config.memory_limit_bytes, uint64_t{96} << 30);
   EXPECT_EQ(request.config.sessions_per_user_max, 5u);
+  EXPECT_EQ(request.config.staged_bytes_per_user_max, uint64_t{48} << 30);
   EXPECT_EQ(request.config.agreement_timeout, absl::Minutes(2));
   EXPECT_EQ(request.config.descriptor_timeout, absl::Milliseconds(500));
   EXPECT_EQ(request.config.log_level, "debug");
@@ -128,6 +130,10 @@ TEST_F(ConfigTest, WrongValueNamesSettingSourceAndWhatIsAllowed) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("extent-size (flag --extent-size) is '3MiB'"),
                              HasSubstr("a power of two from 64KiB to 1GiB"))));
+  EXPECT_THAT(Read({"--memory-limit=100G"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("none, or a size such as 100GiB"),
+                             HasSubstr("with KiB, MiB, GiB or TiB directly behind it"))));
   EXPECT_THAT(Read({}, {"FORESTAGED_READER=mmap"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("reader (environment FORESTAGED_READER) is 'mmap'"),
@@ -169,6 +175,8 @@ TEST_F(ConfigTest, RefusesWhatIsOutsideOfEachSettingsBounds) {
            "--memory-headroom=lots",
            "--memory-limit=50%",
            "--in-flight-max=65GiB",
+           "--staged-bytes-per-uid-max=50%",
+           "--staged-bytes-per-uid-max=-1",
            "--sessions-max=0",
            "--sessions-max=65537",
            "--sessions-max= 5",
@@ -269,6 +277,27 @@ TEST_F(ConfigTest, WarnsOfVariablesThatLookLikeSettings) {
                        Read({}, {"FORESTAGED_LANES=3", "FORESTAGE_LAUNCH_NONCE=x",
                                  "FORESTAGED_CONFIG=" + std::string("/dev/null")}));
   EXPECT_THAT(request.warnings, ElementsAre(HasSubstr("FORESTAGED_LANES ")));
+}
+
+TEST_F(ConfigTest, WarnsOfSettingsThatLimitNothingOrEverything) {
+  ASSERT_OK_AND_ASSIGN(
+      const StartRequest excess,
+      Read({"--print-config", "--in-flight-max=2GiB", "--sessions-max=8",
+            "--sessions-per-uid-max=9", "--memory-limit=1GiB", "--staged-bytes-per-uid-max=2GiB"}));
+  EXPECT_THAT(excess.warnings,
+              ElementsAre("in-flight-max (flag --in-flight-max) is '2GiB' and node-in-flight-max "
+                          "(default) is '1GiB': only the latter, smaller one limits",
+                          HasSubstr("sessions-per-uid-max (flag"),
+                          HasSubstr("staged-bytes-per-uid-max (flag")));
+  ASSERT_OK_AND_ASSIGN(const StartRequest nothing,
+                       Read({"--memory-limit=0", "--staged-bytes-per-uid-max=0"}));
+  EXPECT_THAT(nothing.warnings,
+              ElementsAre(AllOf(HasSubstr("memory-limit (flag"), HasSubstr("nothing is staged")),
+                          AllOf(HasSubstr("staged-bytes-per-uid-max (flag"), HasSubstr("'none'"))));
+  // A default that is too large for what somebody chose is no mistake of his.
+  ASSERT_OK_AND_ASSIGN(const StartRequest chosen,
+                       Read({"--node-in-flight-max=64MiB", "--sessions-max=8"}));
+  EXPECT_THAT(chosen.warnings, IsEmpty());
 }
 
 TEST_F(ConfigTest, HelpNamesEverySettingWithDefaultAndVariable) {

@@ -34,6 +34,8 @@ inline constexpr size_t kReaderThreads = 8;
 inline constexpr size_t kScratchBytes = 256 * kKiB;
 // Rounds of "look for holes, read them" before the pages are populated through the mapping.
 inline constexpr int kFillRoundsMax = 3;
+// Parts of one extent that one demand keeps apart; beyond it the smallest gaps are read too.
+inline constexpr size_t kPartsPerExtentMax = 64;
 // Shards opened and headers read at a time for one checkpoint.
 inline constexpr size_t kHeaderReadersMax = 8;
 // Errors of reads kept, and logged, for one checkpoint.
@@ -84,6 +86,11 @@ inline constexpr size_t kReleaseThreadsPerUserMax = 5;
 inline constexpr double kDescriptorShareOfUser = 0.75;
 // Connections of the descriptor socket that may wait for one session to be ready; a client has one.
 inline constexpr size_t kWaitersPerSessionMax = 4;
+// How long a rank that asks for a lent descriptor is kept waiting for whoever is opening the file.
+inline constexpr absl::Duration kLendTimeout = absl::Seconds(4);
+// Lent descriptors that one user's processes may leave unread in their sockets. The kernel counts
+// those as the daemon's own, and sends no more beyond its RLIMIT_NOFILE.
+inline constexpr size_t kLoansUnreadPerUserMax = 4096;
 // Open connections on each of the two sockets for ranks, and on the administrators' socket.
 inline constexpr size_t kConnectionsMax = 1024;
 inline constexpr size_t kAdminConnectionsMax = 64;

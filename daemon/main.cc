@@ -105,6 +105,9 @@ int Main(int argc, char** argv) {
     return kWrongSettingExitCode;
   }
   if (request->text.has_value()) {
+    for (const std::string& warning : request->warnings) {
+      std::fprintf(stderr, "forestaged: warning: %s\n", warning.c_str());
+    }
     const bool written = std::fputs(request->text->c_str(), stdout) >= 0;
     return written && std::fflush(stdout) == 0 ? 0 : kStartFailedExitCode;
   }

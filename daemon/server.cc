@@ -57,6 +57,7 @@ class TelemetrySessionObserver : public SessionObserver {
     telemetry_.OnAdmissionRefused(bound);
   }
   void OnLeasedBytes(uint64_t bytes) override { telemetry_.SetLeasedBytes(bytes); }
+  void OnLargestUserBytes(uint64_t bytes) override { telemetry_.SetLargestUserBytes(bytes); }
 
  private:
   Telemetry& telemetry_;
@@ -101,6 +102,7 @@ SessionRegistry::Options RegistryOptions(const Config& config, MemoryLedger* mem
           .sessions_per_user_max = config.sessions_per_user_max,
           .descriptors_per_user_max = static_cast<size_t>(
               static_cast<double>(descriptors.rlim_cur) * kDescriptorShareOfUser),
+          .staged_bytes_per_user_max = config.staged_bytes_per_user_max,
           .lanes_max = config.lanes_max,
           .agreement_timeout = config.agreement_timeout,
           .descriptor_timeout = config.descriptor_timeout,
@@ -253,7 +255,8 @@ absl::Status Server::Parts::Start() {
   LogMemory(*memory_);
   admin_acceptor_->Start();
   spdlog::info("serving socket={} admin_socket={} reader={} reader_reason=\"{}\" metrics={}",
-               socket_path_, admin_socket_path_, store_->reader_name(), store_->reader_reason(),
+               socket_path_, admin_socket_path_, store_->reader_name(),
+               absl::CEscape(store_->reader_reason()),
                telemetry_->address().empty() ? "none" : telemetry_->address());
   return absl::OkStatus();
 }

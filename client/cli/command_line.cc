@@ -22,6 +22,7 @@
 #include "client/cli/rank_options.h"
 #include "client/cli/stage_command.h"
 #include "client/cli/status_command.h"
+#include "client/src/socket_connect.h"
 
 #include "common/socket_path.h"
 
@@ -339,6 +340,10 @@ ExitCode Run(int argc, char** argv) {
                 "this command needs the daemon; leave --no-daemon out");
   }
   ResolveSocketPaths(parsed.global);
+  if (parsed.needs_daemon) {
+    const absl::Status socket = CheckRanksSocket(parsed.global.socket_path);
+    if (!socket.ok()) return Fail(parsed.global, ExitCode::kUsage, socket);
+  }
   return parsed.run();
 }
 

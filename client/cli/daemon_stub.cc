@@ -40,29 +40,35 @@ std::string PolicyText(v1::Policy policy) {
 
 enum class Audience { kRanks, kAdministrators };
 
+// Every error that means "no daemon" is UNAVAILABLE.
+absl::Status WithOneCode(const absl::Status& status) {
+  return absl::IsNotFound(status) ? absl::UnavailableError(status.message()) : status;
+}
+
 absl::StatusOr<UniqueFd> Connect(const std::string& socket_path, Audience audience) {
+  if (audience == Audience::kRanks) {
+    absl::StatusOr<UniqueFd> socket = ConnectToRanksSocket(socket_path, absl::InfinitePast());
+    if (!socket.ok()) return WithOneCode(socket.status());
+    return socket;
+  }
   absl::StatusOr<UniqueFd> socket =
       ConnectUnixSocket(socket_path, SOCK_STREAM, absl::InfinitePast());
   if (socket.ok()) return socket;
   const absl::Status& status = socket.status();
-  const bool for_ranks = audience == Audience::kRanks;
-  const char* const options =
-      for_ranks ? "--socket or FORESTAGE_SOCKET" : "--admin-socket or FORESTAGE_ADMIN_SOCKET";
+  constexpr char kOptions[] = "--admin-socket or FORESTAGE_ADMIN_SOCKET";
   if (absl::IsNotFound(status) || absl::IsUnavailable(status)) {
-    return absl::UnavailableError(
-        absl::StrCat("no daemon answers on ", status.message(), "; start forestaged, or give its ",
-                     for_ranks ? "" : "administrators' ", "socket with ", options));
+    return WithOneCode(absl::NotFoundError(
+        absl::StrCat("no daemon answers at ", status.message(),
+                     "; start forestaged, or give its administrators' socket with ", kOptions)));
   }
   if (absl::IsPermissionDenied(status)) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        "cannot connect to ", status.message(),
-        for_ranks ? "; join the group of the daemon's sockets (its setting socket-group), or run "
-                    "as its user"
-                  : "; this socket is for administrators: run as root or as the daemon's user. "
-                    "Loading needs no such right"));
+    return absl::PermissionDeniedError(
+        absl::StrCat("may not connect to ", status.message(),
+                     "; this socket is for administrators: run as root or as the daemon's user. "
+                     "Loading needs no such right"));
   }
   return absl::Status(status.code(), absl::StrCat("cannot connect to ", status.message(),
-                                                  "; give the daemon's socket with ", options));
+                                                  "; give the daemon's socket with ", kOptions));
 }
 
 absl::Status ToAbsl(const grpc::Status& status, const std::string& socket_path) {
@@ -129,6 +135,9 @@ DaemonMountRow ToRow(const v1::MountStatus& mount) {
   row.advice_bytes = mount.advice_bytes();
   row.files_opened = mount.files_opened();
   row.files_residency_unknown = mount.files_residency_unknown();
+  row.in_flight_bytes = mount.in_flight_bytes();
+  row.in_flight_limit_bytes = mount.in_flight_limit_bytes();
+  row.stuck_bytes = mount.stuck_bytes();
   for (const std::string& weakness : mount.weaknesses()) row.weaknesses.push_back(weakness);
   return row;
 }
@@ -233,6 +242,9 @@ absl::StatusOr<DaemonStatus> DaemonStub::GetStatus(absl::Time deadline) const {
   if (memory.has_available_bytes()) status.memory_available_bytes = memory.available_bytes();
   status.memory_bound = memory.bound();
   status.memory_unknown.assign(memory.unknown().begin(), memory.unknown().end());
+  for (const v1::UserStatus& user : memory.users())
+    status.users.push_back({.uid = user.uid(), .staged_bytes = user.staged_bytes()});
+  if (memory.has_user_bytes_max()) status.user_bytes_max = memory.user_bytes_max();
   for (const v1::CheckpointStatus& checkpoint : response.checkpoints())
     status.checkpoints.push_back(ToRow(checkpoint));
   for (const v1::MountStatus& mount : response.mounts()) status.mounts.push_back(ToRow(mount));

@@ -54,7 +54,14 @@ struct DaemonMountRow {
   uint64_t advice_bytes = 0;
   uint64_t files_opened = 0;
   uint64_t files_residency_unknown = 0;
+  uint64_t in_flight_bytes = 0;
+  uint64_t in_flight_limit_bytes = 0;
+  uint64_t stuck_bytes = 0;
   std::vector<std::string> weaknesses;
+};
+struct DaemonUserRow {
+  uint32_t uid = 0;
+  uint64_t staged_bytes = 0;
 };
 struct DaemonStatus {
   std::string version;
@@ -69,6 +76,9 @@ struct DaemonStatus {
   std::optional<uint64_t> memory_available_bytes;
   std::string memory_bound;
   std::vector<std::string> memory_unknown;
+  std::vector<DaemonUserRow> users;
+  // What each user may have staged; absent when nothing bounds it.
+  std::optional<uint64_t> user_bytes_max;
   std::vector<DaemonCheckpointRow> checkpoints;
   std::vector<DaemonMountRow> mounts;
   // The response by protobuf's JSON mapping, with the field names of the .proto file.

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "client/cli/byte_format.h"
 #include "client/cli/name_escaping.h"
@@ -82,6 +83,18 @@ std::string MountText(const ExaminedMount& mount) {
   return text;
 }
 
+std::string SoundnessText(const ExaminedCheckpoint& checkpoint) {
+  if (!checkpoint.soundness.ok()) {
+    return absl::StrCat("files: BROKEN:\n  ",
+                        absl::StrReplaceAll(checkpoint.soundness.message(), {{"\n", "\n  "}}),
+                        "\n");
+  }
+  return checkpoint.headers_checked
+             ? "files: sound: every header was read and agrees with the others\n"
+             : "files: may be read; headers were not looked at, since opening a file may drop it "
+               "from memory\n";
+}
+
 std::string DaemonText(const DoctorFindings& findings) {
   if (!findings.daemon.ok()) {
     return absl::StrCat("daemon: ", findings.daemon.status().message(), "\nio_uring here: ",
@@ -151,7 +164,10 @@ Json MountJson(const ExaminedMount& mount) {
 
 Json DaemonJson(const absl::StatusOr<DaemonStatus>& daemon) {
   Json document;
-  document["running"] = daemon.ok();
+  // Null when it was not asked.
+  document["running"] = absl::IsCancelled(daemon.status())
+                            ? Json(nullptr)
+                            : Json(daemon.ok() || !IsNoDaemon(daemon.status()));
   if (!daemon.ok()) {
     document["reason"] = std::string(daemon.status().message());
     return document;
@@ -191,7 +207,8 @@ std::string DoctorText(const DoctorFindings& findings) {
   for (const ExaminedMount& mount : checkpoint.mounts) {
     absl::StrAppend(&text, MountText(mount), "\n");
   }
-  absl::StrAppend(&text, DaemonText(findings), WeaknessesText(ReaderWeaknesses(findings), ""));
+  absl::StrAppend(&text, SoundnessText(checkpoint), DaemonText(findings),
+                  WeaknessesText(ReaderWeaknesses(findings), ""));
   return text;
 }
 
@@ -212,6 +229,11 @@ Json DoctorJson(const DoctorFindings& findings) {
   Json mounts = Json::array();
   for (const ExaminedMount& mount : findings.checkpoint.mounts) mounts.push_back(MountJson(mount));
   document["mounts"] = std::move(mounts);
+  document["sound"] = findings.checkpoint.soundness.ok();
+  document["headers_checked"] = findings.checkpoint.headers_checked;
+  if (!findings.checkpoint.soundness.ok()) {
+    document["error"] = std::string(findings.checkpoint.soundness.message());
+  }
   document["daemon"] = DaemonJson(findings.daemon);
   document["weaknesses"] = WeaknessesJson(ReaderWeaknesses(findings));
   return document;
@@ -229,7 +251,7 @@ ExitCode RunDoctor(const GlobalOptions& global, const DoctorOptions& options) {
   findings.memlock_bytes_max = MemlockBytesMax();
   findings.io_uring = CheckIoUring();
   if (global.no_daemon) {
-    findings.daemon = absl::UnavailableError("not asked, by --no-daemon");
+    findings.daemon = absl::CancelledError("not asked, by --no-daemon");
   } else {
     findings.daemon = DaemonStub::ForAdministrators(global.admin_socket_path)
                           .GetStatus(absl::Now() + kAnswerTimeout);
@@ -245,7 +267,9 @@ ExitCode RunDoctor(const GlobalOptions& global, const DoctorOptions& options) {
       return ExitCode::kFailed;
     }
   }
-  return ExitCode::kOk;
+  if (findings.checkpoint.soundness.ok()) return ExitCode::kOk;
+  Note(absl::StrCat(options.directory, ": this checkpoint cannot be loaded; see above"));
+  return ExitCode::kFailed;
 }
 
 }  // namespace forestage

@@ -28,7 +28,7 @@ struct DoctorFindings {
   uint64_t memlock_bytes_max = 0;
   absl::Status io_uring;
   // Or why it cannot be asked.
-  absl::StatusOr<DaemonStatus> daemon = absl::UnavailableError("not asked");
+  absl::StatusOr<DaemonStatus> daemon = absl::CancelledError("not asked");
 };
 
 // Those that no mount has: of the daemon, or where none answers of this process, in whose place one

@@ -72,7 +72,27 @@ TEST(DoctorJsonTest, HasTheDocumentedKeys) {
   EXPECT_EQ(mount["verdicts"]["mincore"]["answer"], "yes");
   EXPECT_EQ(mount["weaknesses"][0]["id"], "small_read_ahead");
   EXPECT_EQ(document["process"]["memlock_bytes_max"], 8 * kMiB);
-  EXPECT_EQ(document["daemon"]["running"], false);
+  EXPECT_TRUE(document["daemon"]["running"].is_null());
+  EXPECT_EQ(document["sound"], true);
+}
+
+TEST(DoctorJsonTest, ADaemonThatMayNotBeAskedRunsAllTheSame) {
+  DoctorFindings findings = Findings();
+  findings.daemon = absl::PermissionDeniedError("only for administrators");
+  EXPECT_EQ(DoctorJson(findings)["daemon"]["running"], true);
+  findings.daemon = absl::UnavailableError("there is none");
+  EXPECT_EQ(DoctorJson(findings)["daemon"]["running"], false);
+}
+
+TEST(DoctorTextTest, ShowsEveryBrokenFile) {
+  DoctorFindings findings = Findings();
+  EXPECT_THAT(DoctorText(findings), HasSubstr("files: may be read"));
+  findings.checkpoint.headers_checked = true;
+  EXPECT_THAT(DoctorText(findings), HasSubstr("files: sound"));
+  findings.checkpoint.soundness = absl::InvalidArgumentError("a: cut\nb: too large");
+  EXPECT_THAT(DoctorText(findings), HasSubstr("files: BROKEN:\n  a: cut\n  b: too large\n"));
+  EXPECT_EQ(DoctorJson(findings)["sound"], false);
+  EXPECT_EQ(DoctorJson(findings)["error"], "a: cut\nb: too large");
 }
 
 TEST(DoctorReaderTest, TheDaemonsReaderCountsAndNotThisProcess) {

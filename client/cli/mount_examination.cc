@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
+#include "client/cli/local_catalog.h"
 #include <sys/stat.h>
 
 #include "checkpoint/file_selection.h"
@@ -103,7 +104,9 @@ absl::StatusOr<MountProbe> ProbePath(const std::string& path) {
   // O_NONBLOCK so that what has become a FIFO cannot hang us.
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
-  return ProbeFile(fd.get(), {.active = true});
+  absl::StatusOr<MountProbe> probe = ProbeFile(fd.get(), {.active = true});
+  if (probe.ok()) return probe;
+  return absl::Status(probe.status().code(), absl::StrCat(path, ": ", probe.status().message()));
 }
 
 // What the tested file cannot tell of the others.
@@ -137,6 +140,35 @@ ExaminedMount ExamineMount(const std::vector<FileOnMount>& files) {
   mount.weaknesses = WeaknessesOf(mount.probe);
   CountUnknownFiles(files, mount);
   return mount;
+}
+
+// Of every file that this process may not read, without opening any.
+absl::Status CheckAccess(const std::vector<FileOnMount>& files) {
+  absl::Status first_error;
+  std::vector<std::string> messages;
+  for (const FileOnMount& file : files) {
+    if (faccessat(AT_FDCWD, file.path.c_str(), R_OK, AT_EACCESS) == 0) continue;
+    const absl::Status status = ErrnoStatus(errno, absl::StrCat("cannot read ", file.path));
+    if (first_error.ok()) first_error = status;
+    messages.emplace_back(status.message());
+  }
+  if (first_error.ok()) return first_error;
+  return absl::Status(first_error.code(), absl::StrJoin(messages, "\n"));
+}
+
+bool OpeningKeepsTheCache(const ExaminedMount& mount) {
+  return mount.status.ok() && !mount.probe.second_open.no();
+}
+
+void CheckFiles(const std::string& directory, const std::vector<FileOnMount>& files,
+                absl::Duration patience, ExaminedCheckpoint& checkpoint) {
+  checkpoint.headers_checked =
+      std::all_of(checkpoint.mounts.begin(), checkpoint.mounts.end(), OpeningKeepsTheCache);
+  const std::optional<absl::Status> checked =
+      Within<absl::Status>(patience, [directory, files, whole = checkpoint.headers_checked] {
+        return whole ? LocalCatalog::Read(directory).status() : CheckAccess(files);
+      });
+  checkpoint.soundness = checked.value_or(SilentStatus(directory, patience));
 }
 
 }  // namespace
@@ -178,6 +210,7 @@ absl::StatusOr<ExaminedCheckpoint> ExamineCheckpoint(const std::string& director
     checkpoint.bytes += mount.bytes;
     checkpoint.mounts.push_back(std::move(mount));
   }
+  CheckFiles(directory, files, patience, checkpoint);
   return checkpoint;
 }
 

@@ -35,14 +35,20 @@ struct ExaminedCheckpoint {
   uint64_t files = 0;
   uint64_t bytes = 0;
   std::vector<ExaminedMount> mounts;
+  // Whether this process may open every file and, where headers_checked, whether every header is
+  // right and agrees with the index; every offender is named.
+  absl::Status soundness;
+  // False when a mount was not tested, or drops a file from memory when it is opened.
+  bool headers_checked = false;
 };
 
 // Selects the checkpoint's files and probes each mount that they lie on, actively, with one file:
 // the smallest that is large enough, since on some file systems the mere open drops it from memory.
-// The others are only looked at by stat. Blocks on storage, but no longer than `patience` for the
-// files and for each mount: a mount that does not answer has the status DEADLINE_EXCEEDED, and a
-// thread of this process stays behind in the kernel. Errors: those of SelectFiles; of every file
-// that cannot be looked at; DEADLINE_EXCEEDED.
+// Where no mount is one of these, all headers are read and checked; else the others are only looked
+// at by stat and access. Blocks on storage, but no longer than `patience` for the
+// files, for each mount and for the headers: a mount that does not answer has the status
+// DEADLINE_EXCEEDED, and a thread of this process stays behind in the kernel. Errors: those of
+// SelectFiles; of every file that cannot be looked at; DEADLINE_EXCEEDED.
 absl::StatusOr<ExaminedCheckpoint> ExamineCheckpoint(const std::string& directory,
                                                      absl::Duration patience);
 

@@ -25,6 +25,8 @@ void PrintText(absl::string_view text) {
   if (output_error == 0) output_error = errno != 0 ? errno : EIO;
 }
 
+bool OutputFailed() { return output_error != 0; }
+
 ExitCode FinishOutput(ExitCode code) {
   if (output_error == 0) return code;
   Note(absl::StrCat("standard output: ", std::strerror(output_error)));

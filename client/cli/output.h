@@ -22,6 +22,8 @@ std::string JsonLine(const Json& document);
 void PrintText(absl::string_view text);
 void PrintJson(const Json& document);
 
+// Something did not reach standard output: whoever goes on only to have said it may stop.
+bool OutputFailed();
 // The exit code of a command that would end with `code`: when something did not reach standard
 // output, says so and makes kFailed of kOk. To be called once, at the end.
 ExitCode FinishOutput(ExitCode code);

@@ -291,6 +291,30 @@ TEST_F(ProgramTest, StageWithoutADaemonStagesNothingAndSaysSo) {
   EXPECT_THAT(stage.err, HasSubstr("no.sock"));
 }
 
+TEST_F(ProgramTest, NamesTheSocketThatWasMeantWhereAnotherOneOfTheDaemonIsGiven) {
+  const std::string meant = directory_.File("d.sock");
+  const std::string demo = MakeDemo("llama");
+  const UniqueFd ranks = ListenForTest(meant, SOCK_STREAM);
+  const UniqueFd administrators = ListenForTest(meant + ".admin", SOCK_STREAM);
+  const UniqueFd descriptors = ListenForTest(meant + ".descriptors", SOCK_SEQPACKET);
+  for (const std::string& given : {meant + ".admin", meant + ".descriptors"}) {
+    for (const std::vector<std::string>& command :
+         std::vector<std::vector<std::string>>{{"health"}, {"status"}, {"stage", demo}}) {
+      std::vector<std::string> arguments = command;
+      arguments.insert(arguments.end(), {"--socket", given});
+      const RunOutcome run = Forestage(arguments);
+      EXPECT_EQ(run.exit_code, 2) << command[0];
+      EXPECT_THAT(run.err, AllOf(HasSubstr(given + " is the daemon's socket for "),
+                                 HasSubstr("its socket for ranks, " + meant + "\n")));
+    }
+    // A load goes on without, and says why.
+    const RunOutcome load = Forestage({"load", demo, "--ranks", "1", "--socket", given, "--json"});
+    EXPECT_EQ(load.exit_code, 0);
+    EXPECT_THAT(load.json()["ranks"][0]["reason"].get<std::string>(),
+                HasSubstr("its socket for ranks, " + meant));
+  }
+}
+
 TEST_F(ProgramTest, EveryCommandExplainsItself) {
   for (const char* command : {"ls", "stage", "load", "status", "health", "demo", "version"}) {
     const RunOutcome help = Forestage({command, "--help"});

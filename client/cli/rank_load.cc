@@ -114,6 +114,9 @@ absl::Status RankLoad::Open() {
 }
 
 absl::Status RankLoad::LoadAll() {
+  if (options_.own) {
+    ASSIGN_OR_RETURN(own_, OwnMemory::Reserve(plan_.bytes, plan_.slices.size()));
+  }
   for (const PlannedSlice& planned : plan_.slices) {
     ASSIGN_OR_RETURN(const LoadedBytes loaded,
                      options_.own ? ReadIntoOwnMemory(planned) : ReadAndTouch(planned));
@@ -161,9 +164,7 @@ absl::StatusOr<RankLoad::LoadedBytes> RankLoad::ReadAndTouch(const PlannedSlice&
 
 absl::StatusOr<RankLoad::LoadedBytes> RankLoad::ReadIntoOwnMemory(const PlannedSlice& planned) {
   ASSIGN_OR_RETURN(const Slice slice, session_->GetSlice(planned.tensor_index, planned.ranges));
-  // Not filled with zeros first: neither does an engine that makes a tensor to copy into.
-  owned_.emplace_back(new std::byte[slice.bytes()]);
-  const absl::Span<std::byte> own(owned_.back().get(), slice.bytes());
+  const absl::Span<std::byte> own = own_.Take(slice.bytes());
   RETURN_IF_ERROR(slice.CopyTo(own));
   result_.bytes += own.size();
   LoadedBytes loaded;

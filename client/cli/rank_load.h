@@ -15,6 +15,7 @@
 #include "client/cli/global_options.h"
 #include "client/cli/load_clock.h"
 #include "client/cli/local_catalog.h"
+#include "client/cli/own_memory.h"
 #include "client/cli/rank_message.h"
 #include "client/cli/rank_options.h"
 #include "client/cli/rank_plan.h"
@@ -69,7 +70,7 @@ class RankLoad {
   // For slices that cannot be used in place.
   std::vector<std::byte> buffer_;
   // With RankOptions::own: every slice so far.
-  std::vector<std::unique_ptr<std::byte[]>> owned_;
+  OwnMemory own_;
   RankResult result_;
   uint64_t checked_slices_ = 0;
   absl::Time next_progress_;

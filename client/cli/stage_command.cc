@@ -158,6 +158,8 @@ ExitCode RunStage(const GlobalOptions& global, const StageOptions& options) {
   }
   if (options.once) return ExitCode::kOk;
   if (!global.json) PrintText("held until Ctrl-C or SIGTERM\n");
+  // Whoever waits for the document would wait for ever.
+  if (OutputFailed()) return ExitCode::kFailed;
   if (const absl::Status held = Hold(**session, options.directory, signals); !held.ok())
     return Fail(global, ExitCode::kFailed, held);
   return ExitCode::kOk;

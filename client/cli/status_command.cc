@@ -67,6 +67,14 @@ std::string CheckpointText(const DaemonCheckpointRow& checkpoint) {
   return text;
 }
 
+std::string FlightText(const DaemonMountRow& mount) {
+  if (mount.in_flight_limit_bytes == 0) return "none";
+  const std::string text = absl::StrCat(FormatBytes(mount.in_flight_bytes), " of ",
+                                        FormatBytes(mount.in_flight_limit_bytes));
+  if (mount.stuck_bytes == 0) return text;
+  return absl::StrCat(text, ", ", FormatBytes(mount.stuck_bytes), " STUCK");
+}
+
 std::string MountsText(const std::vector<DaemonMountRow>& mounts) {
   TextTable table({{"MOUNT"},
                    {"DEVICE"},
@@ -74,12 +82,13 @@ std::string MountsText(const std::vector<DaemonMountRow>& mounts) {
                    {"READ BY"},
                    {"ADVICE", TextTable::Align::kRight},
                    {"FILES OPENED", TextTable::Align::kRight},
+                   {"IN FLIGHT"},
                    {"WEAKNESSES"}});
   for (const DaemonMountRow& mount : mounts) {
     table.AddRow(
         {mount.mount_point.empty() ? "(in another container)" : EscapeName(mount.mount_point),
          mount.device, mount.type, mount.way, FormatBytes(mount.advice_bytes),
-         absl::StrCat(mount.files_opened),
+         absl::StrCat(mount.files_opened), FlightText(mount),
          mount.weaknesses.empty() ? "none" : absl::StrJoin(mount.weaknesses, ", ")});
   }
   return table.ToString();
@@ -91,6 +100,16 @@ std::string MemoryText(const DaemonStatus& status) {
     absl::StrAppend(&text, "memory: ", FormatBytes(*status.memory_available_bytes),
                     " for a further checkpoint, ", FormatBytes(status.memory_leased_bytes),
                     " leased; bound by ", status.memory_bound, "\n");
+  }
+  if (status.user_bytes_max.has_value() || status.users.size() > 1) {
+    for (const DaemonUserRow& user : status.users) {
+      absl::StrAppend(&text, "memory: uid ", user.uid, " has ", FormatBytes(user.staged_bytes),
+                      " staged",
+                      status.user_bytes_max.has_value()
+                          ? absl::StrCat(" of ", FormatBytes(*status.user_bytes_max))
+                          : "",
+                      "\n");
+    }
   }
   for (const std::string& unknown : status.memory_unknown)
     absl::StrAppend(&text, "memory: not known: ", unknown, "\n");

@@ -65,6 +65,24 @@ TEST(StatusTextTest, SaysWhatMayBeStagedAndWhatBoundsIt) {
             HasSubstr("memory: not known: limits of cgroups above /sys/fs/cgroup\n")));
 }
 
+TEST(StatusTextTest, SaysWhatUsersHaveWhereThatIsLimitedOrShared) {
+  DaemonStatus status;
+  status.users = {{.uid = 0, .staged_bytes = kGiB}};
+  EXPECT_THAT(StatusText(status), Not(HasSubstr("uid")));
+  status.user_bytes_max = 4 * kGiB;
+  EXPECT_THAT(StatusText(status), HasSubstr("memory: uid 0 has 1.00 GiB staged of 4.00 GiB\n"));
+  status.user_bytes_max.reset();
+  status.users.push_back({.uid = 7, .staged_bytes = kMiB});
+  EXPECT_THAT(StatusText(status), HasSubstr("memory: uid 7 has 1.00 MiB staged\n"));
+}
+
+TEST(StatusTextTest, AReasonOfSeveralLinesStaysOnItsOwn) {
+  DaemonStatus status;
+  DaemonCheckpointRow& checkpoint = status.checkpoints.emplace_back();
+  checkpoint.sessions.push_back({.group = "g", .policy = "native", .reason = "one\ntwo"});
+  EXPECT_THAT(StatusText(status), HasSubstr("one; two\n"));
+}
+
 TEST(StatusTextTest, ShowsRateAndTimeLeftWhileStaging) {
   DaemonStatus status;
   DaemonCheckpointRow& checkpoint = status.checkpoints.emplace_back();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 
 #include "common/check.h"
 
@@ -23,6 +24,7 @@ TextTable::TextTable(std::vector<Column> columns) : columns_(std::move(columns))
 
 void TextTable::AddRow(std::vector<std::string> cells) {
   CHECK(cells.size() == columns_.size());
+  for (std::string& cell : cells) cell = absl::StrReplaceAll(cell, {{"\n", "; "}});
   rows_.push_back(std::move(cells));
 }
 

@@ -17,7 +17,8 @@ class TextTable {
 
   explicit TextTable(std::vector<Column> columns);
 
-  // Requires: as many cells as columns.
+  // Requires: as many cells as columns. A cell of several lines becomes one, with "; " between
+  // them.
   void AddRow(std::vector<std::string> cells);
 
   // The titles, then the rows; each line ends in a newline and none in a space.

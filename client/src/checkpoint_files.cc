@@ -9,12 +9,15 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/src/parallel_for.h"
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
+#include "checkpoint/safetensors_header.h"
 #include "common/descriptor_limit.h"
 #include "common/errno_status.h"
+#include "common/interruptions.h"
+#include "common/parallel_for.h"
 #include "common/status_macros.h"
 
 namespace forestage {
@@ -23,34 +26,75 @@ namespace {
 // Descriptors that the process may need beside its shards.
 constexpr uint64_t kSpareDescriptors = 64;
 
-absl::Status OpenOne(const SelectedShard& selected, OpenShard& shard) {
-  shard.name = selected.name;
-  shard.path = selected.path;
-  // O_NONBLOCK so that a FIFO of this name cannot hang us.
+absl::StatusOr<UniqueFd> OpenPath(const std::string& path, int flags) {
+  Interruptions interruptions;
   int fd = -1;
   do {
-    fd = open(selected.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-  } while (fd < 0 && errno == EINTR);
-  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("open ", selected.path));
-  shard.fd.Reset(fd);
-  struct stat stat_buffer = {};
-  if (fstat(fd, &stat_buffer) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("fstat ", selected.path));
+    fd = open(path.c_str(), flags | O_CLOEXEC);
+  } while (fd < 0 && interruptions.MayRetry(errno));
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  return UniqueFd(fd);
+}
+
+// Its size and time are the shard's from now on.
+absl::Status CheckRegular(OpenShard& shard, int fd) {
+  struct stat attributes = {};
+  if (fstat(fd, &attributes) != 0) return ErrnoStatus(errno, absl::StrCat("fstat ", shard.path));
+  if (!S_ISREG(attributes.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(shard.path, ": not a regular file"));
   }
-  if (!S_ISREG(stat_buffer.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(selected.path, ": not a regular file"));
-  }
-  // The daemon shares this open file description.
-  fcntl(fd, F_SETFL, 0);
-  shard.bytes = static_cast<uint64_t>(stat_buffer.st_size);
-  shard.mtime_ns =
-      stat_buffer.st_mtim.tv_sec * int64_t{1'000'000'000} + stat_buffer.st_mtim.tv_nsec;
-  absl::StatusOr<FileMapping> mapping = FileMapping::MapReadOnly(fd, shard.bytes);
+  shard.bytes = static_cast<uint64_t>(attributes.st_size);
+  shard.mtime_ns = MtimeNs(attributes);
+  return absl::OkStatus();
+}
+
+// Finds the file by its path and asks for its attributes, but does not open it.
+absl::Status NameOne(OpenShard& shard) {
+  ASSIGN_OR_RETURN(UniqueFd fd, OpenPath(shard.path, O_PATH));
+  RETURN_IF_ERROR(CheckRegular(shard, fd.get()));
+  shard.fd = std::move(fd);
+  shard.named_only = true;
+  return absl::OkStatus();
+}
+
+// `fd` is the shard's from now on.
+absl::Status UseOpenFile(OpenShard& shard, UniqueFd fd) {
+  RETURN_IF_ERROR(CheckRegular(shard, fd.get()));
+  absl::StatusOr<FileMapping> mapping = FileMapping::MapReadOnly(fd.get(), shard.bytes);
   if (mapping.ok()) {
     shard.mapping = *std::move(mapping);
     shard.mapped = true;
+  } else {
+    shard.mapping_error = mapping.status();
   }
+  shard.fd = std::move(fd);
+  shard.named_only = false;
   return absl::OkStatus();
+}
+
+absl::Status OpenOne(OpenShard& shard) {
+  // O_NONBLOCK so that a FIFO of this name cannot hang us.
+  ASSIGN_OR_RETURN(UniqueFd fd, OpenPath(shard.path, O_RDONLY | O_NOCTTY | O_NONBLOCK));
+  // The daemon shares this open file description.
+  fcntl(fd.get(), F_SETFL, 0);
+  return UseOpenFile(shard, std::move(fd));
+}
+
+bool IsOnFileSystem(int fd, uint32_t magic) {
+  struct statfs file_system = {};
+  return fstatfs(fd, &file_system) == 0 && static_cast<uint32_t>(file_system.f_type) == magic;
+}
+
+// Whether a descriptor that somebody lent is of the file that `named` names, and nothing but an
+// open for reading. Whoever lends need not be honest.
+bool IsOpenFileOf(int named, int lent) {
+  const int flags = fcntl(lent, F_GETFL);
+  struct stat named_attributes = {};
+  struct stat lent_attributes = {};
+  return flags >= 0 && (flags & O_ACCMODE) == O_RDONLY && (flags & (O_PATH | O_DIRECT)) == 0 &&
+         fstat(named, &named_attributes) == 0 && fstat(lent, &lent_attributes) == 0 &&
+         named_attributes.st_dev == lent_attributes.st_dev &&
+         named_attributes.st_ino == lent_attributes.st_ino;
 }
 
 bool OutOfDescriptors(absl::Span<const absl::Status> statuses) {
@@ -58,53 +102,111 @@ bool OutOfDescriptors(absl::Span<const absl::Status> statuses) {
                      [](const absl::Status& status) { return ErrnoOf(status) == EMFILE; });
 }
 
-absl::Status DescriptorLimitError(const std::string& directory, size_t shard_count) {
+std::string DescriptorLimitText(const std::string& directory, size_t shard_count) {
   rlimit limit = {};
   getrlimit(RLIMIT_NOFILE, &limit);
-  return absl::ResourceExhaustedError(absl::StrCat(
+  return absl::StrCat(
       directory, ": cannot open ", shard_count, " shards at once, since this process may open ",
       limit.rlim_cur, " files (hard limit ", limit.rlim_max,
-      "); raise it with `ulimit -Hn`, LimitNOFILE= or the container's nofile limit"));
+      "); raise it with `ulimit -Hn`, LimitNOFILE= or the container's nofile limit");
 }
 
-absl::Status AllErrors(absl::Span<const absl::Status> statuses) {
-  std::vector<absl::string_view> messages;
-  absl::StatusCode code = absl::StatusCode::kOk;
-  for (const absl::Status& status : statuses) {
-    if (status.ok()) continue;
-    if (messages.empty()) code = status.code();
-    messages.push_back(status.message());
+// What is wrong with the shards: those that cannot be opened, and the headers of the others, so
+// that a second fault is not met after the first is mended. Requires: one could not be opened.
+absl::Status AllErrors(const std::string& directory, absl::Span<const OpenShard> shards,
+                       std::vector<absl::Status> statuses) {
+  std::vector<std::string> messages;
+  absl::Status first;
+  if (OutOfDescriptors(statuses)) {
+    first = absl::ResourceExhaustedError(DescriptorLimitText(directory, shards.size()));
+    messages.emplace_back(first.message());
   }
-  if (messages.empty()) return absl::OkStatus();
-  return absl::Status(code, absl::StrJoin(messages, "\n"));
+  ParallelFor(shards.size(), kHeaderThreadsMax, [&](size_t index) {
+    if (!statuses[index].ok() || shards[index].named_only) return;
+    // Shards that had no more room among the descriptors are not there to be looked at.
+    statuses[index] = ReadHeader(shards[index].fd.get(), shards[index].path).status();
+  });
+  for (const absl::Status& status : statuses) {
+    if (status.ok() || ErrnoOf(status) == EMFILE) continue;
+    if (first.ok()) first = status;
+    messages.emplace_back(status.message());
+  }
+  // One error keeps its payloads (errno, header rule).
+  if (messages.size() == 1) return first;
+  return absl::Status(first.code(), absl::StrJoin(messages, "\n"));
 }
 
 }  // namespace
 
-CheckpointFiles::CheckpointFiles(FileSelection selection, std::vector<OpenShard> shards)
-    : selection_(std::move(selection)), shards_(std::move(shards)) {}
+int64_t MtimeNs(const struct stat& status) {
+  return status.st_mtim.tv_sec * int64_t{1'000'000'000} + status.st_mtim.tv_nsec;
+}
 
-absl::StatusOr<std::shared_ptr<const CheckpointFiles>> CheckpointFiles::Open(
-    const std::string& directory, const SelectionOptions& options) {
+CheckpointFiles::CheckpointFiles(FileSelection selection)
+    : selection_(std::move(selection)), shards_(selection_.shards.size()) {
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    shards_[i].name = selection_.shards[i].name;
+    shards_[i].path = selection_.shards[i].path;
+  }
+}
+
+absl::StatusOr<std::shared_ptr<CheckpointFiles>> CheckpointFiles::Open(
+    const std::string& directory, const SelectionOptions& options,
+    std::optional<uint32_t> named_file_system) {
   ASSIGN_OR_RETURN(FileSelection selection, SelectFiles(directory, options));
-  const size_t count = selection.shards.size();
-  std::vector<OpenShard> shards(count);
-  std::vector<absl::Status> statuses(count);
+  std::shared_ptr<CheckpointFiles> files(new CheckpointFiles(std::move(selection)));
+  std::vector<OpenShard>& shards = files->shards_;
+  // One file tells for all: where another one lies elsewhere, it is only opened a little later.
+  const bool names = named_file_system.has_value() && !shards.empty() &&
+                     NameOne(shards.front()).ok() &&
+                     IsOnFileSystem(shards.front().fd.get(), *named_file_system);
+  RETURN_IF_ERROR(files->ForEachShard([&](size_t index) {
+    OpenShard& shard = shards[index];
+    if (shard.fd.valid() && shard.named_only == names) return absl::OkStatus();
+    return names ? NameOne(shard) : OpenOne(shard);
+  }));
+  return files;
+}
+
+bool CheckpointFiles::incomplete() const {
+  return std::any_of(shards_.begin(), shards_.end(),
+                     [](const OpenShard& shard) { return shard.named_only; });
+}
+
+absl::Status CheckpointFiles::OpenRest(std::vector<UniqueFd> lent) {
+  lent.resize(shards_.size());
+  return ForEachShard([&](size_t index) {
+    OpenShard& shard = shards_[index];
+    if (!shard.named_only) return absl::OkStatus();
+    if (lent[index].valid() && IsOpenFileOf(shard.fd.get(), lent[index].get())) {
+      return UseOpenFile(shard, std::move(lent[index]));
+    }
+    return OpenOne(shard);
+  });
+}
+
+absl::Status CheckpointFiles::ForEachShard(const std::function<absl::Status(size_t)>& open) {
+  std::vector<absl::Status> statuses(shards_.size());
   const auto open_all = [&] {
-    ParallelFor(count, kHeaderThreadsMax, [&](size_t index) {
-      if (shards[index].fd.valid()) return;
-      statuses[index] = OpenOne(selection.shards[index], shards[index]);
-    });
+    ParallelFor(shards_.size(), kHeaderThreadsMax,
+                [&](size_t index) { statuses[index] = open(index); });
   };
   open_all();
   if (OutOfDescriptors(statuses)) {
-    RaiseDescriptorLimit(count + kSpareDescriptors);
+    // While a shard is opened its name is kept.
+    RaiseDescriptorLimit(2 * shards_.size() + kSpareDescriptors);
     open_all();
   }
-  if (OutOfDescriptors(statuses)) return DescriptorLimitError(directory, count);
-  RETURN_IF_ERROR(AllErrors(statuses));
-  return std::shared_ptr<const CheckpointFiles>(
-      new CheckpointFiles(std::move(selection), std::move(shards)));
+  const auto is_ok = [](const absl::Status& status) { return status.ok(); };
+  if (std::all_of(statuses.begin(), statuses.end(), is_ok)) return absl::OkStatus();
+  return AllErrors(selection_.directory, shards_, std::move(statuses));
+}
+
+absl::Status CheckpointFiles::mapping_error() const {
+  for (const OpenShard& shard : shards_) {
+    if (!shard.mapped) return shard.mapping_error;
+  }
+  return absl::OkStatus();
 }
 
 std::vector<uint64_t> CheckpointFiles::shard_bytes() const {

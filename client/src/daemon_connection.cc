@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
@@ -28,7 +27,9 @@
 #include <sys/socket.h>
 
 #include "common/socket_path.h"
+#include "common/staging_board.h"
 #include "common/status_macros.h"
+#include "common/utf8_text.h"
 #include "forestage/v1/session.grpc.pb.h"
 
 namespace forestage {
@@ -82,37 +83,13 @@ Policy FromProto(v1::Policy policy) {
   }
 }
 
-// Whether a protobuf string may hold it. Overlong forms and surrogates are found by value.
-bool IsUtf8(absl::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const unsigned char lead = static_cast<unsigned char>(text[i++]);
-    if (lead < 0x80) continue;
-    const int more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
-    if (lead < 0xc2 || lead > 0xf4 || text.size() - i < static_cast<size_t>(more)) return false;
-    uint32_t value = lead & (0x3f >> more);
-    for (int k = 0; k < more; ++k) {
-      const unsigned char next = static_cast<unsigned char>(text[i++]);
-      if ((next & 0xc0) != 0x80) return false;
-      value = value << 6 | (next & 0x3f);
-    }
-    const uint32_t value_min = more == 3 ? 0x10000 : more == 2 ? 0x800 : 0x80;
-    if (value < value_min || value > 0x10ffff || (value >= 0xd800 && value < 0xe000)) return false;
-  }
-  return true;
-}
-
-// Labels may be of any bytes; two different ones stay different.
-std::string ValidText(absl::string_view text) {
-  return IsUtf8(text) ? std::string(text) : absl::CHexEscape(text);
-}
-
 // "forestage load ..." as in /proc/self/cmdline; empty when it cannot be read.
 std::string OwnCommand() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::string command((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   std::replace(command.begin(), command.end(), '\0', ' ');
   command.resize(std::min(command.size(), kCommandBytesMax));
-  return ValidText(absl::StripAsciiWhitespace(command)).substr(0, 4 * kCommandBytesMax);
+  return Utf8Text(absl::StripAsciiWhitespace(command)).substr(0, 4 * kCommandBytesMax);
 }
 
 std::string OwnCpuList() {
@@ -129,8 +106,8 @@ std::string OwnCpuList() {
 v1::SessionRequest MakeOpenMessage(const DaemonOpenRequest& request) {
   v1::SessionRequest message;
   v1::OpenRequest& open = *message.mutable_open();
-  open.mutable_group()->set_name(ValidText(request.group_name));
-  open.mutable_group()->set_launch_nonce(ValidText(request.launch_nonce));
+  open.mutable_group()->set_name(Utf8Text(request.group_name));
+  open.mutable_group()->set_launch_nonce(Utf8Text(request.launch_nonce));
   open.mutable_group()->set_local_size(request.local_size);
   open.set_local_rank(request.local_rank);
   open.set_policy(ToProto(request.policy));
@@ -142,9 +119,9 @@ v1::SessionRequest MakeOpenMessage(const DaemonOpenRequest& request) {
       static_cast<uint32_t>(std::clamp<int64_t>(timeout_ms, 1, UINT32_MAX)));
   open.mutable_client()->set_version(kClientVersion);
   open.mutable_client()->set_command(OwnCommand());
-  open.mutable_client()->set_device_uuid(ValidText(request.device_uuid));
+  open.mutable_client()->set_device_uuid(Utf8Text(request.device_uuid));
   open.mutable_client()->set_cpu_list(OwnCpuList());
-  open.set_path(ValidText(request.path).substr(0, kPathBytesMax));
+  open.set_path(Utf8Text(request.path).substr(0, kPathBytesMax));
   for (const OfferedShard& shard : request.shards) {
     v1::Shard& entry = *open.add_shards();
     entry.set_name(shard.name);
@@ -211,7 +188,7 @@ class SessionStream : public grpc::ClientBidiReactor<v1::SessionRequest, v1::Ses
   // Waits for what the daemon says first. The stream's own error when it ends before;
   // DEADLINE_EXCEEDED.
   absl::StatusOr<v1::SessionOpened> WaitForOpened(absl::Time deadline) {
-    return WaitForEvent(&SessionStream::opened_, deadline, "its answer");
+    return AwaitEvent(&SessionStream::opened_, deadline, "its answer");
   }
   absl::StatusOr<v1::CheckpointReady> WaitForCheckpoint(absl::Time deadline) {
     return WaitForEvent(&SessionStream::checkpoint_, deadline, "it to read the shards' headers");
@@ -219,6 +196,9 @@ class SessionStream : public grpc::ClientBidiReactor<v1::SessionRequest, v1::Ses
   absl::StatusOr<v1::Decision> WaitForDecision(absl::Time deadline) {
     return WaitForEvent(&SessionStream::decision_, deadline, "its decision");
   }
+
+  // UNAVAILABLE when the daemon does not answer on the stream either: it is stopped, or hangs.
+  absl::Status CheckAlive();
 
   // Why the daemon ended the stream, if it does so within a moment, else `otherwise`: the stream
   // knows more than the descriptor socket that breaks with it.
@@ -244,10 +224,14 @@ class SessionStream : public grpc::ClientBidiReactor<v1::SessionRequest, v1::Ses
   SessionStream(Call& call, std::shared_ptr<DaemonLoss> loss)
       : call_(call), loss_(std::move(loss)) {}
 
+  // Waits as long as the daemon lives.
   template <typename Event>
   absl::StatusOr<Event> WaitForEvent(std::optional<Event> SessionStream::*member,
                                      absl::Time deadline, absl::string_view what)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  template <typename Event>
+  absl::StatusOr<Event> AwaitEvent(std::optional<Event> SessionStream::*member, absl::Time deadline,
+                                   absl::string_view what) ABSL_LOCKS_EXCLUDED(mutex_);
   void TakeEvent(v1::SessionEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives the next message to gRPC, or ends writing.
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -289,6 +273,21 @@ absl::Status FromGrpc(const grpc::Status& status) {
 template <typename Event>
 absl::StatusOr<Event> SessionStream::WaitForEvent(std::optional<Event> SessionStream::*member,
                                                   absl::Time deadline, absl::string_view what) {
+  // In short steps: only what it is asked shows whether a daemon that says nothing lives.
+  while (true) {
+    const absl::Time look = absl::Now() + kAnswerPatience;
+    absl::StatusOr<Event> event = AwaitEvent(member, std::min(deadline, look), what);
+    if (event.ok() || look >= deadline || !absl::IsDeadlineExceeded(event.status()) || HasEnded()) {
+      return event;
+    }
+    const absl::Status alive = CheckAlive();
+    if (!alive.ok()) return HasEnded() ? AwaitEvent(member, absl::InfinitePast(), what) : alive;
+  }
+}
+
+template <typename Event>
+absl::StatusOr<Event> SessionStream::AwaitEvent(std::optional<Event> SessionStream::*member,
+                                                absl::Time deadline, absl::string_view what) {
   absl::MutexLock lock(&mutex_);
   const std::optional<Event>& event = this->*member;
   const auto decided = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -301,6 +300,16 @@ absl::StatusOr<Event> SessionStream::WaitForEvent(std::optional<Event> SessionSt
   }
   if (loss_->lost()) return absl::UnavailableError(loss_->reason());
   return absl::DeadlineExceededError(absl::StrCat("timed out waiting for ", what));
+}
+
+absl::Status SessionStream::CheckAlive() {
+  // Twice, since it may be this process that stood still for a while.
+  for (int half = 0; half < 2; ++half) {
+    const absl::Status answer = GetProgress(absl::Now() + kBoardHeartbeatTimeout / 2).status();
+    if (!absl::IsDeadlineExceeded(answer)) return answer;
+  }
+  return absl::UnavailableError(absl::StrCat("the daemon stands still: it has not answered for ",
+                                             absl::FormatDuration(kBoardHeartbeatTimeout)));
 }
 
 absl::Status SessionStream::EndOr(const absl::Status& otherwise) {
@@ -494,26 +503,49 @@ class DaemonConnection : public DaemonSession {
   const std::shared_ptr<SessionStream> stream_;
 };
 
-absl::StatusOr<UniqueFd> ConnectToDaemon(const DaemonOpenRequest& request) {
-  absl::StatusOr<UniqueFd> socket =
-      ConnectUnixSocket(request.socket_path, SOCK_STREAM, absl::Now() + request.daemon_wait);
-  if (socket.ok()) return socket;
-  const absl::Status& status = socket.status();
-  absl::string_view fix = "start forestaged or set FORESTAGE_SOCKET to its socket";
-  if (absl::IsPermissionDenied(status)) {
-    fix = "join the group of its socket (the daemon's setting socket-group), or run as its user";
-  } else if (absl::IsInvalidArgument(status)) {
-    fix = "give forestaged a socket with a shorter path";
-  }
-  return absl::Status(status.code(), absl::StrCat("no daemon at ", status.message(), ": ", fix));
-}
-
 std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd socket) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kEventBytesMax);
   // No keepalive: it would declare a daemon dead that is only stopped; the board's heartbeat tells.
   // A channel on a connected descriptor never reconnects.
   return grpc::CreateCustomInsecureChannelFromFd("forestaged", socket.Release(), arguments);
+}
+
+absl::StatusOr<DescriptorClient> ConnectDescriptorSocket(const DaemonOpenRequest& request,
+                                                         const SessionToken& token,
+                                                         SessionStream& stream,
+                                                         absl::Time deadline) {
+  absl::StatusOr<DescriptorClient> exchange =
+      DescriptorClient::Connect(DescriptorSocketPath(request.socket_path), token,
+                                std::min(deadline, absl::Now() + kDescriptorConnectTimeout),
+                                [&stream] { return stream.CheckAlive(); });
+  if (exchange.ok()) return exchange;
+  return absl::Status(
+      exchange.status().code(),
+      absl::StrCat("its descriptor socket cannot be used (mount the sockets' directory, not one "
+                   "socket): ",
+                   exchange.status().message()));
+}
+
+// Sends the shards' descriptors; opens those shards first that are only named, with what the daemon
+// lends of them.
+absl::Status HandOver(const DaemonOpenRequest& request, const SessionToken& token,
+                      SessionStream& stream, DescriptorClient& exchange, absl::Time deadline) {
+  std::vector<OfferedShard> shards = request.shards;
+  if (request.open_shards != nullptr) {
+    absl::StatusOr<std::vector<UniqueFd>> lent = exchange.Borrow(shards, deadline);
+    if (absl::IsUnavailable(lent.status()) || absl::IsDeadlineExceeded(lent.status())) {
+      return lent.status();
+    }
+    if (!lent.ok()) {
+      // A daemon that does not lend, or has no room for it, closes the connection after its reply.
+      ASSIGN_OR_RETURN(exchange, ConnectDescriptorSocket(request, token, stream, deadline));
+      lent.emplace();
+    }
+    ASSIGN_OR_RETURN(const std::vector<int> opened, request.open_shards(*std::move(lent)));
+    for (size_t i = 0; i < shards.size(); ++i) shards[i].fd = opened[i];
+  }
+  return exchange.SendShards(shards, deadline);
 }
 
 absl::StatusOr<DaemonWelcome> Converse(const DaemonOpenRequest& request, SessionStream& stream) {
@@ -525,21 +557,13 @@ absl::StatusOr<DaemonWelcome> Converse(const DaemonOpenRequest& request, Session
     return absl::InternalError(absl::StrCat("a token of ", opened.token().size(), " bytes"));
   }
   std::memcpy(token.data(), opened.token().data(), token.size());
-  absl::StatusOr<DescriptorClient> exchange =
-      DescriptorClient::Connect(DescriptorSocketPath(request.socket_path), token,
-                                std::min(deadline, absl::Now() + kDescriptorConnectTimeout));
-  if (!exchange.ok()) {
-    return absl::Status(
-        exchange.status().code(),
-        absl::StrCat("its descriptor socket cannot be used (mount the sockets' directory, not one "
-                     "socket): ",
-                     exchange.status().message()));
-  }
-  if (const absl::Status sent = exchange->SendShards(request.shards, deadline); !sent.ok()) {
+  ASSIGN_OR_RETURN(DescriptorClient exchange,
+                   ConnectDescriptorSocket(request, token, stream, deadline));
+  if (const absl::Status sent = HandOver(request, token, stream, exchange, deadline); !sent.ok()) {
     return stream.EndOr(sent);
   }
   ASSIGN_OR_RETURN(const v1::CheckpointReady ready, stream.WaitForCheckpoint(deadline));
-  absl::StatusOr<DeliveredDescriptors> delivered = exchange->Fetch(deadline);
+  absl::StatusOr<DeliveredDescriptors> delivered = exchange.Fetch(deadline);
   if (!delivered.ok()) return stream.EndOr(delivered.status());
   const absl::Time decision_deadline =
       request.agreement == Agreement::kStrict
@@ -581,7 +605,8 @@ absl::string_view Fix(const absl::Status& status) {
 
 absl::StatusOr<DaemonWelcome> OpenDaemonConnection(const DaemonOpenRequest& request,
                                                    std::shared_ptr<DaemonLoss> loss) {
-  ASSIGN_OR_RETURN(UniqueFd socket, ConnectToDaemon(request));
+  ASSIGN_OR_RETURN(UniqueFd socket,
+                   ConnectToRanksSocket(request.socket_path, absl::Now() + request.daemon_wait));
   auto connection =
       std::make_unique<DaemonConnection>(std::make_unique<Call>(MakeChannel(std::move(socket))),
                                          MakeOpenMessage(request), std::move(loss));

@@ -66,6 +66,10 @@ struct DaemonOpenRequest {
   // A label; absolute.
   std::string path = {};
   std::vector<OfferedShard> shards = {};
+  // Set when the shards' descriptors only name them (O_PATH): opens the files, using what the
+  // daemon lends of them where it does (empty, or one entry a shard), and returns the descriptors
+  // to offer, in order. To be called before they are sent.
+  std::function<absl::StatusOr<std::vector<int>>(std::vector<UniqueFd> lent)> open_shards = nullptr;
   // SendDemand follows; otherwise everything is demanded.
   bool demand_follows = false;
 };

@@ -1,11 +1,13 @@
 #include "client/src/descriptor_client.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/src/socket_connect.h"
 #include <sys/socket.h>
 
@@ -15,25 +17,52 @@
 namespace forestage {
 namespace {
 
-struct ReceivedReply {
-  DescriptorReply reply;
-  std::vector<UniqueFd> descriptors;
-  bool descriptors_truncated = false;
-};
+std::vector<int> DescriptorsOf(absl::Span<const OfferedShard> shards) {
+  std::vector<int> descriptors;
+  descriptors.reserve(shards.size());
+  for (const OfferedShard& shard : shards) descriptors.push_back(shard.fd);
+  return descriptors;
+}
 
-absl::Status Exchange(int socket, const DescriptorRequest& request,
-                      absl::Span<const int> descriptors, absl::Time deadline,
-                      ReceivedReply& received) {
+}  // namespace
+
+absl::StatusOr<DescriptorClient> DescriptorClient::Connect(const std::string& socket_path,
+                                                           const SessionToken& token,
+                                                           absl::Time deadline,
+                                                           std::function<absl::Status()> is_alive) {
+  ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnixSocket(socket_path, SOCK_SEQPACKET, deadline));
+  return DescriptorClient(std::move(socket), token, std::move(is_alive));
+}
+
+absl::StatusOr<DescriptorMessage> DescriptorClient::Receive(absl::Time deadline) {
+  while (true) {
+    const absl::Time look = is_alive_ == nullptr ? deadline : absl::Now() + kAnswerPatience;
+    absl::StatusOr<DescriptorMessage> message = ReceiveDescriptorMessage(
+        socket_.get(), kDescriptorMessageBytesMax, std::min(deadline, look));
+    if (!absl::IsDeadlineExceeded(message.status()) || look >= deadline) return message;
+    RETURN_IF_ERROR(is_alive_());
+  }
+}
+
+absl::StatusOr<DescriptorClient::ReceivedReply> DescriptorClient::Exchange(
+    const DescriptorRequest& request, absl::Span<const int> descriptors, absl::Time deadline) {
   RETURN_IF_ERROR(SendDescriptorMessage(
-      socket, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&request), sizeof(request)),
+      socket_.get(),
+      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&request), sizeof(request)),
       descriptors, deadline));
-  ASSIGN_OR_RETURN(DescriptorMessage message,
-                   ReceiveDescriptorMessage(socket, kDescriptorMessageBytesMax, deadline));
-  if (message.bytes.size() != sizeof(DescriptorReply) || message.bytes_truncated) {
+  ASSIGN_OR_RETURN(DescriptorMessage message, Receive(deadline));
+  const bool lends =
+      request.kind == DescriptorRequestKind::kBorrow && message.bytes.size() == sizeof(BorrowReply);
+  if ((!lends && message.bytes.size() != sizeof(DescriptorReply)) || message.bytes_truncated) {
     return absl::InternalError(
         absl::StrCat("a reply of ", message.bytes.size(), " bytes on the descriptor socket"));
   }
+  ReceivedReply received;
   std::memcpy(&received.reply, message.bytes.data(), sizeof(DescriptorReply));
+  if (lends) {
+    std::memcpy(received.lent.data(), message.bytes.data() + offsetof(BorrowReply, lent),
+                received.lent.size());
+  }
   received.descriptors = std::move(message.descriptors);
   received.descriptors_truncated = message.descriptors_truncated;
   const DescriptorReply& reply = received.reply;
@@ -46,30 +75,39 @@ absl::Status Exchange(int socket, const DescriptorRequest& request,
     return absl::Status(static_cast<absl::StatusCode>(reply.code),
                         absl::string_view(reply.message, length));
   }
-  return absl::OkStatus();
+  return received;
 }
 
-}  // namespace
-
-absl::StatusOr<DescriptorClient> DescriptorClient::Connect(const std::string& socket_path,
-                                                           const SessionToken& token,
-                                                           absl::Time deadline) {
-  ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnixSocket(socket_path, SOCK_SEQPACKET, deadline));
-  return DescriptorClient(std::move(socket), token);
+absl::StatusOr<std::vector<UniqueFd>> DescriptorClient::Borrow(
+    absl::Span<const OfferedShard> shards, absl::Time deadline) {
+  std::vector<UniqueFd> lent(shards.size());
+  for (size_t first = 0; first < shards.size(); first += kDescriptorsPerMessageMax) {
+    const auto batch = shards.subspan(first, kDescriptorsPerMessageMax);
+    const DescriptorRequest request = {.kind = DescriptorRequestKind::kBorrow,
+                                       .token = token_,
+                                       .first_shard_index = static_cast<uint32_t>(first),
+                                       .descriptor_count = static_cast<uint32_t>(batch.size())};
+    ASSIGN_OR_RETURN(ReceivedReply received, Exchange(request, DescriptorsOf(batch), deadline));
+    // Where this process could take no more descriptors, the last ones are missing.
+    size_t taken = 0;
+    for (size_t i = 0; i < batch.size() && taken < received.descriptors.size(); ++i) {
+      if ((received.lent[i / 8] >> i % 8 & 1) == 0) continue;
+      lent[first + i] = std::move(received.descriptors[taken++]);
+    }
+  }
+  return lent;
 }
 
 absl::Status DescriptorClient::SendShards(absl::Span<const OfferedShard> shards,
                                           absl::Time deadline) {
   for (size_t sent = 0; sent < shards.size();) {
-    std::vector<int> batch;
     const size_t batch_end = std::min(shards.size(), sent + kDescriptorsPerMessageMax);
-    for (size_t i = sent; i < batch_end; ++i) batch.push_back(shards[i].fd);
+    const std::vector<int> batch = DescriptorsOf(shards.subspan(sent, batch_end - sent));
     const DescriptorRequest request = {.kind = DescriptorRequestKind::kShardBatch,
                                        .token = token_,
                                        .first_shard_index = static_cast<uint32_t>(sent),
                                        .descriptor_count = static_cast<uint32_t>(batch.size())};
-    ReceivedReply received;
-    RETURN_IF_ERROR(Exchange(socket_.get(), request, batch, deadline, received));
+    ASSIGN_OR_RETURN(const ReceivedReply received, Exchange(request, batch, deadline));
     const size_t accepted = received.reply.accepted_count;
     if (accepted <= sent) {
       return absl::ResourceExhaustedError(
@@ -87,8 +125,7 @@ absl::Status DescriptorClient::SendShards(absl::Span<const OfferedShard> shards,
 
 absl::StatusOr<DeliveredDescriptors> DescriptorClient::Fetch(absl::Time deadline) {
   const DescriptorRequest request = {.kind = DescriptorRequestKind::kDelivery, .token = token_};
-  ReceivedReply received;
-  RETURN_IF_ERROR(Exchange(socket_.get(), request, {}, deadline, received));
+  ASSIGN_OR_RETURN(ReceivedReply received, Exchange(request, {}, deadline));
   if (received.descriptors_truncated) {
     return absl::ResourceExhaustedError(
         "this process may open no more files (RLIMIT_NOFILE); raise its limit");

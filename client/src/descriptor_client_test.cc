@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <array>
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -29,7 +30,23 @@ constexpr SessionToken kToken = {1, 2, 3};
 struct Answer {
   DescriptorReply reply;
   std::vector<int> descriptors;
+  // Answers with a BorrowReply.
+  bool lends = false;
+  std::array<uint8_t, 32> lent = {};
 };
+
+DescriptorReply MakeRefusal(const char* message) {
+  DescriptorReply reply;
+  reply.code = static_cast<uint32_t>(absl::StatusCode::kInvalidArgument);
+  std::strncpy(reply.message, message, sizeof(reply.message) - 1);
+  return reply;
+}
+
+dev_t DeviceOf(const UniqueFd& fd) {
+  struct stat stat_buffer = {};
+  CHECK(fstat(fd.get(), &stat_buffer) == 0);
+  return stat_buffer.st_rdev;
+}
 
 // The daemon's side in a thread: answers each request until the client hangs up.
 class DescriptorServer {
@@ -47,10 +64,11 @@ class DescriptorServer {
             CHECK(message->bytes.size() == sizeof(request));
             std::memcpy(&request, message->bytes.data(), sizeof(request));
             const Answer reply = answer(request, message->descriptors.size());
+            const BorrowReply whole = {.reply = reply.reply, .lent = reply.lent};
+            const size_t bytes = reply.lends ? sizeof(BorrowReply) : sizeof(DescriptorReply);
             const absl::Status sent = SendDescriptorMessage(
                 connection.get(),
-                absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&reply.reply),
-                                    sizeof(reply.reply)),
+                absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&whole), bytes),
                 reply.descriptors, absl::InfiniteFuture());
             if (!sent.ok()) return;
           }
@@ -139,13 +157,8 @@ TEST_F(DescriptorClientTest, FetchesCatalogAndBoardInThisOrder) {
   ASSERT_OK_AND_ASSIGN(DescriptorClient exchange, server.Connect());
   ASSERT_OK_AND_ASSIGN(const DeliveredDescriptors delivered,
                        exchange.Fetch(absl::InfiniteFuture()));
-  const auto device = [](const UniqueFd& fd) {
-    struct stat stat_buffer = {};
-    CHECK(fstat(fd.get(), &stat_buffer) == 0);
-    return stat_buffer.st_rdev;
-  };
-  EXPECT_EQ(device(delivered.catalog), device(null_));
-  EXPECT_EQ(device(delivered.board), device(zero));
+  EXPECT_EQ(DeviceOf(delivered.catalog), DeviceOf(null_));
+  EXPECT_EQ(DeviceOf(delivered.board), DeviceOf(zero));
 }
 
 TEST_F(DescriptorClientTest, RefusesADeliveryWithoutDescriptors) {
@@ -153,6 +166,83 @@ TEST_F(DescriptorClientTest, RefusesADeliveryWithoutDescriptors) {
   ASSERT_OK_AND_ASSIGN(DescriptorClient exchange, server.Connect());
   EXPECT_THAT(exchange.Fetch(absl::InfiniteFuture()),
               StatusIs(absl::StatusCode::kInternal, HasSubstr("0 descriptors")));
+}
+
+TEST_F(DescriptorClientTest, BorrowsAndKnowsOfWhichShards) {
+  const UniqueFd zero(open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  std::vector<std::pair<uint32_t, size_t>> batches;
+  DescriptorServer server([&](const DescriptorRequest& request, size_t count) {
+    EXPECT_EQ(request.kind, DescriptorRequestKind::kBorrow);
+    batches.emplace_back(request.first_shard_index, count);
+    Answer answer;
+    if (request.first_shard_index == 0) {
+      answer.lent = {0, 0b10};
+      answer.lent[252 / 8] = 1 << 252 % 8;
+      answer.descriptors = {null_.get(), zero.get()};
+    } else {
+      // One less than was said: this process could take no more.
+      answer.lent = {0b11};
+      answer.descriptors = {zero.get()};
+    }
+    answer.lends = true;
+    return answer;
+  });
+  {
+    ASSERT_OK_AND_ASSIGN(DescriptorClient exchange, server.Connect());
+    ASSERT_OK_AND_ASSIGN(const std::vector<UniqueFd> lent,
+                         exchange.Borrow(Shards(300, null_.get()), absl::InfiniteFuture()));
+    ASSERT_EQ(lent.size(), 300u);
+    for (size_t i = 0; i < lent.size(); ++i) {
+      EXPECT_EQ(lent[i].valid(), i == 9 || i == 252 || i == 253) << i;
+    }
+    EXPECT_EQ(DeviceOf(lent[9]), DeviceOf(null_));
+    EXPECT_EQ(DeviceOf(lent[252]), DeviceOf(zero));
+    EXPECT_EQ(DeviceOf(lent[253]), DeviceOf(zero));
+  }
+  const std::vector<std::pair<uint32_t, size_t>> expected = {{0, 253}, {253, 47}};
+  EXPECT_EQ(batches, expected);
+}
+
+TEST_F(DescriptorClientTest, SaysWhenTheDaemonDoesNotLend) {
+  DescriptorServer server([](const DescriptorRequest&, size_t) {
+    return Answer{.reply = MakeRefusal("request kind 3 is unknown"), .descriptors = {}};
+  });
+  ASSERT_OK_AND_ASSIGN(DescriptorClient exchange, server.Connect());
+  EXPECT_THAT(exchange.Borrow(Shards(2, null_.get()), absl::InfiniteFuture()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("kind 3")));
+}
+
+TEST_F(DescriptorClientTest, MoreDescriptorsThanWereLentAreNotTaken) {
+  DescriptorServer server([&](const DescriptorRequest&, size_t) {
+    Answer answer{.reply = {}, .descriptors = {null_.get(), null_.get()}};
+    // Of a shard that was not asked for, too.
+    answer.lent = {0b10, 0xff};
+    answer.lends = true;
+    return answer;
+  });
+  ASSERT_OK_AND_ASSIGN(DescriptorClient exchange, server.Connect());
+  ASSERT_OK_AND_ASSIGN(const std::vector<UniqueFd> lent,
+                       exchange.Borrow(Shards(2, null_.get()), absl::InfiniteFuture()));
+  ASSERT_EQ(lent.size(), 2u);
+  EXPECT_FALSE(lent[0].valid());
+  EXPECT_TRUE(lent[1].valid());
+}
+
+// A daemon that is stopped says nothing, and keeps its sockets open.
+TEST_F(DescriptorClientTest, LooksWhetherADaemonThatIsSilentLives) {
+  const TemporaryDirectoryForTest directory;
+  const UniqueFd listener = ListenForTest(directory.File("d"), SOCK_SEQPACKET);
+  int looks = 0;
+  ASSERT_OK_AND_ASSIGN(
+      DescriptorClient exchange,
+      DescriptorClient::Connect(directory.File("d"), kToken, absl::InfiniteFuture(),
+                                [&looks]() -> absl::Status {
+                                  if (++looks < 2) return absl::OkStatus();
+                                  return absl::UnavailableError("it stands still");
+                                }));
+  EXPECT_THAT(exchange.SendShards(Shards(1, null_.get()), absl::InfiniteFuture()),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("stands still")));
+  EXPECT_EQ(looks, 2);
 }
 
 TEST_F(DescriptorClientTest, EndsAtItsDeadlineWhenTheDaemonIsSilent) {

@@ -1,5 +1,6 @@
 #include "client/src/held_catalog.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <string>
@@ -8,13 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/src/parallel_for.h"
 #include <sys/stat.h>
 
 #include "checkpoint/safetensors_header.h"
 #include "common/errno_status.h"
 #include "common/file_mapping.h"
 #include "common/memfd.h"
+#include "common/parallel_for.h"
 #include "common/status_macros.h"
 
 namespace forestage {
@@ -32,6 +33,16 @@ absl::Status ListAll(absl::Span<const absl::Status> statuses) {
   // One error keeps its payloads (errno, header rule).
   if (messages.size() == 1) return *first;
   return absl::Status(first->code(), absl::StrJoin(messages, "\n"));
+}
+
+// With the names that are held twice by the shards that are sound.
+absl::Status WithRepeatedNames(const absl::Status& damaged, std::vector<CatalogShard> shards) {
+  shards.erase(std::remove_if(shards.begin(), shards.end(),
+                              [](const CatalogShard& shard) { return shard.name.empty(); }),
+               shards.end());
+  const absl::Status repeated = BuildCatalog(shards).status();
+  if (repeated.ok()) return damaged;
+  return absl::Status(damaged.code(), absl::StrCat(damaged.message(), "\n", repeated.message()));
 }
 
 absl::Status CheckSameFiles(const CatalogView& catalog, const CheckpointFiles& files) {
@@ -75,7 +86,8 @@ absl::StatusOr<HeldCatalog> ReadNativeCatalog(const CheckpointFiles& files) {
     }
     shards[index] = {.name = shard.name, .mtime_ns = shard.mtime_ns, .header = *std::move(header)};
   });
-  RETURN_IF_ERROR(ListAll(statuses));
+  const absl::Status damaged = ListAll(statuses);
+  if (!damaged.ok()) return WithRepeatedNames(damaged, std::move(shards));
   ASSIGN_OR_RETURN(std::vector<std::byte> bytes, BuildCatalog(shards));
   auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
   ASSIGN_OR_RETURN(const CatalogView view, CatalogView::FromBytes(*owner));

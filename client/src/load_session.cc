@@ -10,10 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
-#include "client/src/shard_reader.h"
 #include "client/src/slice_state.h"
 
 #include "common/check.h"
+#include "common/file_system_magic.h"
 #include "common/socket_path.h"
 #include "common/status_macros.h"
 
@@ -23,6 +23,12 @@ namespace {
 // How often WaitUntilStaged asks the daemon.
 constexpr absl::Duration kProgressPeriod = absl::Milliseconds(250);
 constexpr absl::Duration kSettledPause = absl::Milliseconds(10);
+
+// Threads that bring in blocks for ranks that read by themselves: of all ranks of a node together,
+// and of each. One has 2 MiB in flight, and 16 of them as much as the window of read-ahead.
+constexpr size_t kFillThreadsOfNode = 32;
+constexpr size_t kFillThreadsMin = 4;
+constexpr size_t kFillThreadsMax = 16;
 
 absl::Status CheckOptions(const SessionOptions& options) {
   if (options.local_size == 0) return absl::InvalidArgumentError("local_size is 0");
@@ -116,6 +122,13 @@ DaemonOpenRequest MakeOpenRequest(const std::string& directory, const SessionOpt
   return request;
 }
 
+absl::StatusOr<std::vector<int>> OpenAndList(CheckpointFiles& files, std::vector<UniqueFd> lent) {
+  RETURN_IF_ERROR(files.OpenRest(std::move(lent)));
+  std::vector<int> descriptors;
+  for (const OpenShard& shard : files.shards()) descriptors.push_back(shard.fd.get());
+  return descriptors;
+}
+
 // Why no daemon is asked at all; empty when one is.
 std::string NoDaemonReason(const SessionOptions& options) {
   if (!options.use_daemon) return "this process was told to use no daemon";
@@ -153,28 +166,46 @@ absl::StatusOr<std::shared_ptr<LoadSession>> LoadSession::Open(const std::string
   const SelectionOptions selection = {.preferred_layout = options.prefer_consolidated
                                                               ? CheckpointLayout::kConsolidated
                                                               : CheckpointLayout::kSharded};
-  ASSIGN_OR_RETURN(std::shared_ptr<const CheckpointFiles> files,
-                   CheckpointFiles::Open(directory, selection));
-  std::shared_ptr<LoadSession> session(new LoadSession(std::move(files), options));
   std::string reason = NoDaemonReason(options);
+  ASSIGN_OR_RETURN(
+      std::shared_ptr<CheckpointFiles> files,
+      CheckpointFiles::Open(directory, selection,
+                            reason.empty() ? std::optional(kFuseMagic) : std::nullopt));
+  std::shared_ptr<LoadSession> session(new LoadSession(files, options));
   if (reason.empty()) {
-    const absl::Status joined = session->Join(directory, options, connector);
+    const absl::Status joined = session->Join(directory, options, connector, *files);
     reason = OneLine(joined.message());
+    // Nobody is there to share with, or something went wrong before it came to that.
+    if (files->incomplete()) RETURN_IF_ERROR(files->OpenRest({}));
   }
   // Whatever the daemon said of the files: this process believes its own reading of the headers.
   if (session->catalog_ == nullptr) RETURN_IF_ERROR(session->BecomeNative(std::move(reason)));
-  RETURN_IF_ERROR(session->ResolveDemand(options));
+  session->SayIfNotMapped();
+  const absl::Status demanded = session->ResolveDemand(options);
+  if (session->InForkedChild()) {
+    // choose_demand has forked, and this is the child.
+    const absl::Status refusal = session->CheckUsable();
+    Drop(std::move(session));
+    return refusal;
+  }
+  RETURN_IF_ERROR(demanded);
   if (session->extents_ != nullptr && session->demand_.has_value()) {
     session->daemon_->SendDemand(*session->demand_);
+    session->AwaitDemandSeen();
   }
-  session->read_ahead_ = session->MakeReadAhead();
+  session->MakeReadAhead(options);
   return session;
 }
 
 absl::Status LoadSession::Join(const std::string& directory, const SessionOptions& options,
-                               const DaemonConnector& connector) {
-  ASSIGN_OR_RETURN(DaemonWelcome welcome,
-                   connector(MakeOpenRequest(directory, options, *files_), loss_));
+                               const DaemonConnector& connector, CheckpointFiles& files) {
+  DaemonOpenRequest request = MakeOpenRequest(directory, options, files);
+  if (files.incomplete()) {
+    request.open_shards = [&files](std::vector<UniqueFd> lent) {
+      return OpenAndList(files, std::move(lent));
+    };
+  }
+  ASSIGN_OR_RETURN(DaemonWelcome welcome, connector(request, loss_));
   const Policy effective = welcome.decision.effective;
   if (effective == Policy::kNative) {
     // Stay a member of the group, so that its decision stands as long as its ranks live.
@@ -235,6 +266,14 @@ absl::Status LoadSession::BecomeNative(std::string reason) {
   return absl::OkStatus();
 }
 
+void LoadSession::SayIfNotMapped() {
+  const absl::Status error = files_->mapping_error();
+  if (error.ok()) return;
+  absl::StrAppend(&given_.reason, given_.reason.empty() ? "" : "; ",
+                  "files cannot be mapped, so every slice is read into memory of its own: ",
+                  OneLine(error.message()));
+}
+
 void LoadSession::SetCatalog(HeldCatalog catalog) {
   catalog_ = std::make_shared<const Catalog>(catalog.owner, catalog.view);
   consumed_ = std::make_unique<std::atomic<bool>[]>(catalog.view.tensor_count());
@@ -275,23 +314,41 @@ absl::Status LoadSession::AddDemand(size_t tensor_index, absl::Span<const Range>
   return absl::OkStatus();
 }
 
-std::unique_ptr<ReadAhead> LoadSession::MakeReadAhead() const {
-  // The files live as long as the session.
-  auto advise = [files = files_.get()](const ReadAhead::Part& part) {
-    AdviseRange(files->shards()[part.shard_index], part.begin, part.end);
-  };
-  if (!demand_.has_value()) {
-    return std::make_unique<ReadAhead>(files_->shard_bytes(), std::move(advise));
+void LoadSession::AwaitDemandSeen() const {
+  bool begun = false;
+  for (const auto& [first, last] : DemandedExtents()) {
+    begun = begun || extents_->AnyBegun(first, last);
   }
-  std::vector<ReadAhead::Part> order;
-  order.reserve(demand_->size());
-  for (const DemandedBytes& item : *demand_) {
-    const TensorEntryView tensor = held_catalog_->view.tensor(item.tensor_index);
-    order.push_back({.shard_index = tensor.shard_index,
-                     .begin = tensor.begin + item.begin,
-                     .end = tensor.begin + item.end});
+  // Whatever it answers, and should it not answer, nothing comes of it but some bytes more.
+  if (begun) (void)daemon_->GetProgress(absl::Now() + kProgressPeriod);
+}
+
+void LoadSession::MakeReadAhead(const SessionOptions& options) {
+  BlockFiller::Options filling;
+  filling.files = files_;
+  filling.others_want_the_rest = options.local_size > 1;
+  filling.threads_max =
+      std::clamp<size_t>(kFillThreadsOfNode / options.local_size, kFillThreadsMin, kFillThreadsMax);
+  const CatalogView& view = held_catalog_->view;
+  if (demand_.has_value()) {
+    std::vector<ReadAhead::Part>& wanted = filling.wanted.emplace();
+    wanted.reserve(demand_->size());
+    for (const DemandedBytes& item : *demand_) {
+      const TensorEntryView tensor = view.tensor(item.tensor_index);
+      wanted.push_back({.shard_index = tensor.shard_index,
+                        .begin = tensor.begin + item.begin,
+                        .end = tensor.begin + item.end});
+    }
+    for (uint32_t i = 0; i < view.shard_count(); ++i) {
+      filling.data_begins.push_back(view.shard(i).data_begin);
+    }
   }
-  return std::make_unique<ReadAhead>(std::move(order), std::move(advise));
+  std::optional<std::vector<ReadAhead::Part>> order = filling.wanted;
+  filler_ = std::make_unique<BlockFiller>(std::move(filling));
+  auto advise = [filler = filler_.get()](const ReadAhead::Part& part) { filler->Ask(part); };
+  read_ahead_ = order.has_value()
+                    ? std::make_unique<ReadAhead>(*std::move(order), std::move(advise))
+                    : std::make_unique<ReadAhead>(files_->shard_bytes(), std::move(advise));
 }
 
 Decision LoadSession::decision() const {
@@ -417,6 +474,7 @@ void LoadSession::Close() {
   if (InForkedChild()) return;
   if (closed_.exchange(true, std::memory_order_acq_rel)) return;
   loss_->Close();
+  if (filler_ != nullptr) filler_->Stop();
   if (daemon_ != nullptr) daemon_->Close();
 }
 

@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "client/src/block_filler.h"
 #include "client/src/checkpoint_files.h"
 #include "client/src/daemon_loss.h"
 #include "client/src/daemon_session.h"
@@ -72,22 +73,33 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   void ReadAheadOf(const ReadAhead::Part& slice, uint64_t begin) const {
     read_ahead_->MoveTo(slice, begin);
   }
+  // Before this rank itself copies these bytes out of the page cache by reads. Errors are the
+  // reads' own.
+  void BringIn(uint32_t shard_index, uint64_t begin, uint64_t end) const {
+    filler_->BringIn(shard_index, begin, end);
+  }
 
  private:
   LoadSession(std::shared_ptr<const CheckpointFiles> files, const SessionOptions& options);
 
   // Each OK leaves the load staged, or native with a decision of the daemon.
+  // Opens those of the files that are only named. `files` is files_.
   absl::Status Join(const std::string& directory, const SessionOptions& options,
-                    const DaemonConnector& connector);
+                    const DaemonConnector& connector, CheckpointFiles& files);
   absl::Status UseStaging(DaemonWelcome& welcome);
   absl::Status BecomeNative(std::string reason);
   absl::Status ResolveDemand(const SessionOptions& options);
   absl::Status AddDemand(size_t tensor_index, absl::Span<const Range> ranges);
   void SetCatalog(HeldCatalog catalog);
+  // In the decision's reason, once.
+  void SayIfNotMapped();
   absl::StatusOr<SlicePlan> PlanSlice(size_t tensor_index, absl::Span<const Range> ranges) const;
   // Of what this rank demands; ranges may overlap.
   std::vector<std::pair<uint64_t, uint64_t>> DemandedExtents() const;
-  std::unique_ptr<ReadAhead> MakeReadAhead() const;
+  // The board may show extents as resident that are so for what other ranks demand of them: then
+  // waits, for a short time at most, until the daemon has seen what this rank demands of them.
+  void AwaitDemandSeen() const;
+  void MakeReadAhead(const SessionOptions& options);
 
   // Constant after construction.
   const pid_t pid_ = getpid();
@@ -103,7 +115,9 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   std::unique_ptr<DaemonSession> daemon_;          // also when the daemon decided native
   std::unique_ptr<StagedExtents> extents_;         // only while it is to stage; uses daemon_
   std::unique_ptr<std::atomic<bool>[]> consumed_;  // one a tensor
-  std::unique_ptr<ReadAhead> read_ahead_;          // for what the daemon does not read
+  // For what the daemon does not read.
+  std::unique_ptr<BlockFiller> filler_;
+  std::unique_ptr<ReadAhead> read_ahead_;  // uses filler_
 
   std::atomic<bool> closed_ = false;
 };

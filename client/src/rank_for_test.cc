@@ -1,7 +1,9 @@
 // One rank of a group, for tests: loads everything, compares it with its own direct read, says what
 // it got, and stays in its group until its input ends.
 //
-//   rank_for_test DIR SOCKET GROUP RANK RANKS eager|strict AGREEMENT_MS
+//   rank_for_test DIR SOCKET GROUP RANK RANKS eager|strict AGREEMENT_MS [in-a-child]
+//
+// "in-a-child": all of it in a child that it forks first, as launchers do.
 //
 // Writes "open EFFECTIVE REASON" when its session is open, then "loaded EFFECTIVE MISMATCHES".
 #include <unistd.h>
@@ -12,6 +14,8 @@
 #include <fstream>
 #include <string>
 #include <vector>
+
+#include <sys/wait.h>
 
 #include "forestage/session.h"
 
@@ -34,7 +38,13 @@ std::string Effective(const forestage::Session& session) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 8) return 2;
+  if (argc == 9) {
+    const pid_t child = fork();
+    int status = -1;
+    if (child != 0) return waitpid(child, &status, 0) == child && status == 0 ? 0 : 1;
+  } else if (argc != 8) {
+    return 2;
+  }
   const std::string directory = argv[1];
   forestage::SessionOptions options;
   options.socket_path = argv[2];

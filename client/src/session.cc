@@ -1,11 +1,32 @@
 #include "forestage/session.h"
 
+#include <unistd.h>
+
+#include <atomic>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "client/src/daemon_connection.h"
 #include "client/src/load_session.h"
 
 namespace forestage {
+namespace {
+
+// As OpenDaemonConnection. FAILED_PRECONDITION in a child of a process that had asked a daemon
+// before: gRPC's threads are not in the child, and its locks may be held for ever.
+absl::StatusOr<DaemonWelcome> OpenInFirstProcess(const DaemonOpenRequest& request,
+                                                 std::shared_ptr<DaemonLoss> loss) {
+  static std::atomic<pid_t> first_process = 0;
+  pid_t expected = 0;
+  if (!first_process.compare_exchange_strong(expected, getpid()) && expected != getpid()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "process ", getpid(), " was forked by one that had asked a daemon (", expected,
+        "); for the daemon's help start it by exec, as `spawn` does, or fork it earlier"));
+  }
+  return OpenDaemonConnection(request, std::move(loss));
+}
+
+}  // namespace
 
 // Also the owner of the load: in a forked child its destructor leaves everything as it is.
 class Session::Implementation {
@@ -28,7 +49,7 @@ Session::~Session() = default;
 absl::StatusOr<std::unique_ptr<Session>> Session::Open(const std::string& directory,
                                                        const SessionOptions& options) {
   absl::StatusOr<std::shared_ptr<LoadSession>> load =
-      LoadSession::Open(directory, options, OpenDaemonConnection);
+      LoadSession::Open(directory, options, OpenInFirstProcess);
   if (!load.ok()) return load.status();
   return std::unique_ptr<Session>(new Session(std::make_shared<Implementation>(*std::move(load))));
 }

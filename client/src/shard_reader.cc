@@ -7,8 +7,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include <sys/mman.h>
+#include "client/src/destination_memory.h"
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -19,10 +20,6 @@
 #include "common/status_macros.h"
 #include "common/units.h"
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-
 namespace forestage {
 namespace {
 
@@ -30,8 +27,6 @@ namespace {
 constexpr uint64_t kAdvicePieceBytes = 128 * kKiB;
 // A read into huge pages that the system has just cleared finds them in the processor's cache.
 constexpr uint64_t kReadBytesMax = 512 * kKiB;
-// Of shorter pieces of fresh memory the pages are few.
-constexpr uint64_t kPreparedBytesMin = 64 * kKiB;
 // From this length on a run is read straight into its place.
 constexpr uint64_t kLongRunBytes = 64 * kKiB;
 // Bytes between two runs that it is cheaper to read than to make another system call.
@@ -78,19 +73,24 @@ bool IsCached(int fd, uint64_t begin, uint64_t end) {
   return cached.ok() && *cached >= AlignUp(end, PageBytes()) - AlignDown(begin, PageBytes());
 }
 
-// Lets the system give fresh memory its pages at once, rather than one by one as they are written.
-// Whatever it answers, nothing is changed but the time of a copy.
-void PrepareDestination(absl::Span<std::byte> destination) {
-  if (destination.size() < kPreparedBytesMin) return;
-  const uint64_t page = PageBytes();
-  const auto address = reinterpret_cast<uintptr_t>(destination.data());
-  const uintptr_t begin = AlignUp(address, page);
-  const uintptr_t end = AlignDown(address + destination.size(), page);
-  // Memory that is in use already, as its middle tells, needs nothing.
-  unsigned char in_memory = 0;
-  void* const middle = reinterpret_cast<void*>(AlignDown(begin + (end - begin) / 2, page));
-  if (mincore(middle, page, &in_memory) != 0 || (in_memory & 1) != 0) return;
-  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
+absl::StatusOr<struct stat> LookAgain(const OpenShard& shard) {
+  struct stat now = {};
+  if (fstat(shard.fd.get(), &now) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("fstat ", shard.path));
+  }
+  return now;
+}
+
+absl::Status ChangedError(const OpenShard& shard, const struct stat& now) {
+  const bool written = MtimeNs(now) != shard.mtime_ns;
+  return absl::FailedPreconditionError(
+      absl::StrCat(shard.path, ": the file was changed since it was opened (", now.st_size,
+                   " bytes now, ", shard.bytes, " then", written ? ", written at another time" : "",
+                   "); load the checkpoint again once nothing writes to it"));
+}
+
+absl::Status CheckNotWritten(const OpenShard& shard, const struct stat& now) {
+  return MtimeNs(now) == shard.mtime_ns ? absl::OkStatus() : ChangedError(shard, now);
 }
 
 }  // namespace
@@ -98,7 +98,7 @@ void PrepareDestination(absl::Span<std::byte> destination) {
 absl::Status ReadExactly(const OpenShard& shard, uint64_t offset,
                          absl::Span<std::byte> destination) {
   while (!destination.empty()) {
-    PrepareDestination(destination.subspan(0, kReadBytesMax));
+    GivePages(destination.subspan(0, kReadBytesMax));
     ASSIGN_OR_RETURN(const uint64_t count, ReadSome(shard, offset, destination));
     offset += count;
     destination.remove_prefix(count);
@@ -106,13 +106,16 @@ absl::Status ReadExactly(const OpenShard& shard, uint64_t offset,
   return absl::OkStatus();
 }
 
-absl::Status CheckLength(const OpenShard& shard, uint64_t end) {
-  struct stat stat_buffer = {};
-  if (fstat(shard.fd.get(), &stat_buffer) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("fstat ", shard.path));
-  }
-  const uint64_t bytes = static_cast<uint64_t>(stat_buffer.st_size);
-  return bytes < end ? EndOfFile(shard, bytes) : absl::OkStatus();
+absl::Status CheckUnchanged(const OpenShard& shard, uint64_t end) {
+  ASSIGN_OR_RETURN(const struct stat now, LookAgain(shard));
+  const uint64_t bytes = static_cast<uint64_t>(now.st_size);
+  if (bytes < end) return EndOfFile(shard, bytes);
+  return bytes == shard.bytes ? CheckNotWritten(shard, now) : ChangedError(shard, now);
+}
+
+absl::Status CheckNotWritten(const OpenShard& shard) {
+  ASSIGN_OR_RETURN(const struct stat now, LookAgain(shard));
+  return CheckNotWritten(shard, now);
 }
 
 absl::Status PopulateRange(const OpenShard& shard, uint64_t begin, uint64_t end) {

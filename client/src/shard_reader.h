@@ -16,9 +16,15 @@ namespace forestage {
 absl::Status ReadExactly(const OpenShard& shard, uint64_t offset,
                          absl::Span<std::byte> destination);
 
-// Whether the file still has `end` bytes. OUT_OF_RANGE otherwise. Populating the last page of a
-// file that became shorter inside that page succeeds, and shows zeros: so look afterwards.
-absl::Status CheckLength(const OpenShard& shard, uint64_t end);
+// Whether the file is still what was opened: bytes that were read before a look are good when it
+// says so, since a file that is written to, or is cut inside its last page, gives other bytes or
+// zeros without an error. OUT_OF_RANGE: it has fewer than `end` bytes; FAILED_PRECONDITION: it was
+// changed (size or mtime). A file that was deleted or replaced by another is unchanged.
+absl::Status CheckUnchanged(const OpenShard& shard, uint64_t end);
+
+// The same for bytes that were all read and not looked at in a mapping: by mtime alone, since after
+// a short answer of a FUSE server the kernel takes the file for shorter than it is.
+absl::Status CheckNotWritten(const OpenShard& shard);
 
 // Brings [begin, end) of the shard's mapping into this process's page tables. Blocks on storage.
 // Errors as ReadExactly's, never a signal. FAILED_PRECONDITION: this kernel or file system cannot

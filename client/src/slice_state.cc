@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/src/destination_memory.h"
 #include "client/src/shard_reader.h"
 #include <sys/mman.h>
 
@@ -92,7 +93,7 @@ absl::StatusOr<SliceView> Slice::State::View(absl::Time deadline) const {
     RETURN_IF_ERROR(populated);
     begin = end;
   }
-  RETURN_IF_ERROR(CheckLength(shard(), plan_.file_end()));
+  RETURN_IF_ERROR(CheckUnchanged(shard(), plan_.file_end()));
   return SliceView(files_, shard().mapping.bytes().subspan(plan_.file_begin(), plan_.bytes()));
 }
 
@@ -102,6 +103,7 @@ absl::StatusOr<SliceView> Slice::State::CopiedView(absl::Time deadline) const {
   ASSIGN_OR_RETURN(std::shared_ptr<PrivateCopy> copy, PrivateCopy::Allocate(lead + plan_.bytes()));
   const absl::Span<std::byte> destination = copy->bytes().subspan(lead);
   RETURN_IF_ERROR(CopyContiguous(destination, deadline));
+  RETURN_IF_ERROR(CheckNotWritten(shard()));
   return SliceView(std::move(copy), destination);
 }
 
@@ -112,15 +114,18 @@ absl::Status Slice::State::CopyTo(absl::Span<std::byte> destination, absl::Time 
                                                    " bytes, the slice ", plan_.bytes()));
   }
   if (plan_.bytes() == 0) return absl::OkStatus();
-  return plan_.contiguous() ? CopyContiguous(destination, deadline)
-                            : CopyStrided(destination, deadline);
+  RETURN_IF_ERROR(plan_.contiguous() ? CopyContiguous(destination, deadline)
+                                     : CopyStrided(destination, deadline));
+  return CheckNotWritten(shard());
 }
 
 absl::Status Slice::State::CopyContiguous(absl::Span<std::byte> destination,
                                           absl::Time deadline) const {
+  AdviseHugePages(destination);
   for (uint64_t begin = plan_.file_begin(); begin < plan_.file_end();) {
     const uint64_t end = std::min(plan_.file_end(), AlignDown(begin, kPieceBytes) + kPieceBytes);
     RETURN_IF_ERROR(Prepare(begin, end, deadline));
+    session_->BringIn(shard_index_, begin, end);
     RETURN_IF_ERROR(
         ReadExactly(shard(), begin, destination.subspan(begin - plan_.file_begin(), end - begin)));
     begin = end;
@@ -130,6 +135,7 @@ absl::Status Slice::State::CopyContiguous(absl::Span<std::byte> destination,
 
 absl::Status Slice::State::CopyStrided(absl::Span<std::byte> destination,
                                        absl::Time deadline) const {
+  AdviseHugePages(destination);
   const uint64_t run_bytes = plan_.run_bytes();
   std::vector<uint64_t> offsets;
   for (uint64_t run = 0; run < plan_.run_count();) {
@@ -143,6 +149,7 @@ absl::Status Slice::State::CopyStrided(absl::Span<std::byte> destination,
                              [&](uint64_t offset) { return offset + run_bytes <= piece_end; });
     offsets.erase(beyond, offsets.end());
     RETURN_IF_ERROR(Prepare(offsets.front(), offsets.back() + run_bytes, deadline));
+    session_->BringIn(shard_index_, offsets.front(), offsets.back() + run_bytes);
     RETURN_IF_ERROR(ReadRuns(shard(), offsets, run_bytes,
                              destination.subspan(run * run_bytes, offsets.size() * run_bytes)));
     run += offsets.size();

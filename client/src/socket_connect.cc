@@ -7,12 +7,17 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include "common/errno_status.h"
+#include "common/socket_path.h"
+#include "common/status_macros.h"
 
 namespace forestage {
 namespace {
@@ -53,6 +58,38 @@ absl::StatusOr<UniqueFd> ConnectUnixSocket(const std::string& path, int type, ab
     if (!may_pass || left <= absl::ZeroDuration()) return ErrnoStatus(error_number, path);
     absl::SleepFor(std::min(left, kRetryPeriod));
   }
+}
+
+absl::StatusOr<UniqueFd> ConnectToRanksSocket(const std::string& path, absl::Time deadline) {
+  RETURN_IF_ERROR(CheckRanksSocket(path));
+  absl::StatusOr<UniqueFd> socket = ConnectUnixSocket(path, SOCK_STREAM, deadline);
+  if (socket.ok()) return socket;
+  const absl::Status& status = socket.status();
+  absl::string_view what = "cannot connect to ";
+  absl::string_view fix = "give the socket of a daemon with --socket or FORESTAGE_SOCKET";
+  if (absl::IsNotFound(status) || absl::IsUnavailable(status)) {
+    what = "no daemon answers at ";
+    fix = "start forestaged, or give its socket with --socket or FORESTAGE_SOCKET";
+  } else if (absl::IsPermissionDenied(status)) {
+    what = "may not connect to ";
+    fix = "be in the group of this socket (the daemon's setting socket-group), or run as its user";
+  } else if (absl::IsInvalidArgument(status)) {
+    fix = "give forestaged a socket with a shorter path";
+  }
+  return absl::Status(status.code(), absl::StrCat(what, status.message(), ": ", fix));
+}
+
+absl::Status CheckRanksSocket(const std::string& path) {
+  for (const auto& [ending, kind] : {std::pair(AdminSocketPath(""), "administrators"),
+                                     std::pair(DescriptorSocketPath(""), "descriptors")}) {
+    if (!absl::EndsWith(path, ending)) continue;
+    const std::string meant = path.substr(0, path.size() - ending.size());
+    struct stat attributes = {};
+    if (stat(meant.c_str(), &attributes) != 0 || !S_ISSOCK(attributes.st_mode)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(path, " is the daemon's socket for ", kind,
+                                                   ": give its socket for ranks, ", meant));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckServed(const std::string& path, int socket_fd) {

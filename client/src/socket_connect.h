@@ -19,6 +19,15 @@ namespace forestage {
 // be (107 bytes), or not a socket. Messages name the path, not what to do.
 absl::StatusOr<UniqueFd> ConnectUnixSocket(const std::string& path, int type, absl::Time deadline);
 
+// Connects to a daemon's socket for ranks, as ConnectUnixSocket does. Its errors, with messages
+// that are complete and say what to do; before any attempt INVALID_ARGUMENT as CheckRanksSocket.
+absl::StatusOr<UniqueFd> ConnectToRanksSocket(const std::string& path, absl::Time deadline);
+
+// INVALID_ARGUMENT when `path` is one of the two other sockets of a daemon, given by mistake: it
+// has their ending, and without it there is a socket, which the message names. Looks at the file
+// system only where the ending is so.
+absl::Status CheckRanksSocket(const std::string& path);
+
 // Whether a daemon that runs as the peer of `socket_fd`, its administrators' socket, serves this
 // process: PERMISSION_DENIED when it serves only root and its own user, and this is neither. It
 // closes such a connection without an answer, so nothing but this says why. The message names

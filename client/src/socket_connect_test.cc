@@ -32,6 +32,40 @@ TEST(SocketConnectTest, SaysWhatIsWrong) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("107 bytes")));
 }
 
+TEST(SocketConnectTest, SaysWhatToDoForEveryWayNotToReachADaemon) {
+  const TemporaryDirectoryForTest directory;
+  const std::string path = directory.File("s");
+  const auto connect = [](const std::string& to) {
+    return ConnectToRanksSocket(to, absl::InfinitePast()).status();
+  };
+  EXPECT_THAT(connect(path),
+              StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("no daemon answers at " + path),
+                                                          HasSubstr("start forestaged"))));
+  { const UniqueFd listener = ListenForTest(path, SOCK_STREAM); }
+  EXPECT_THAT(connect(path), StatusIs(absl::StatusCode::kUnavailable,
+                                      AllOf(HasSubstr("no daemon answers at " + path),
+                                            HasSubstr("ECONNREFUSED"))));
+  EXPECT_THAT(connect(directory.File(std::string(108, 'x'))),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("shorter path")));
+}
+
+TEST(SocketConnectTest, NamesTheSocketThatWasMeantWhereAnotherOneOfTheDaemonIsGiven) {
+  const TemporaryDirectoryForTest directory;
+  const std::string meant = directory.File("s");
+  // Before there is such a socket, the path may be a ranks' socket of this name.
+  EXPECT_OK(CheckRanksSocket(meant + ".admin"));
+  const UniqueFd ranks = ListenForTest(meant, SOCK_STREAM);
+  EXPECT_OK(CheckRanksSocket(meant));
+  for (const std::string ending : {"admin", "descriptors"}) {
+    const UniqueFd given = ListenForTest(meant + "." + ending, SOCK_STREAM);
+    const auto refusal = StatusIs(absl::StatusCode::kInvalidArgument,
+                                  AllOf(HasSubstr(meant + "." + ending + " is the daemon's socket"),
+                                        HasSubstr("its socket for ranks, " + meant)));
+    EXPECT_THAT(CheckRanksSocket(meant + "." + ending), refusal);
+    EXPECT_THAT(ConnectToRanksSocket(meant + "." + ending, absl::InfiniteFuture()), refusal);
+  }
+}
+
 TEST(SocketConnectTest, TellsWhomADaemonServes) {
   EXPECT_OK(CheckServed("/run/s", /*daemon_uid=*/7, /*own_uid=*/0));
   EXPECT_OK(CheckServed("/run/s", /*daemon_uid=*/7, /*own_uid=*/7));

@@ -135,6 +135,14 @@ void StagedExtents::AskFor(uint64_t index, uint64_t ahead_last, bool again) {
   if (!urgent.empty()) daemon_->SendUrgent(urgent);
 }
 
+bool StagedExtents::AnyBegun(uint64_t first, uint64_t last) const {
+  for (uint64_t index = first; index < last; ++index) {
+    const ExtentState state = board_->state(index);
+    if (state == ExtentState::kReading || state == ExtentState::kResident) return true;
+  }
+  return false;
+}
+
 bool StagedExtents::WaitUntilSettled(absl::Span<const std::pair<uint64_t, uint64_t>> ranges,
                                      absl::Time deadline) const {
   const auto wait_for = [&](uint64_t index) {

@@ -62,6 +62,8 @@ class StagedExtents {
   std::pair<uint64_t, uint64_t> Covering(uint32_t shard_index, uint64_t begin, uint64_t end) const {
     return map_.Covering(shard_index, begin, end);
   }
+  // Whether any of extents [first, last) is resident or being read.
+  bool AnyBegun(uint64_t first, uint64_t last) const;
   // Waits until every extent of these ranges is resident or failed and nobody's extent is queued or
   // being read: all that is demanded has come, as far as the board shows. Woken by the board, not
   // by a clock. False at the deadline, or when the session is closed or the daemon lost before.

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include <sys/types.h>
 
 #include "common/descriptor_protocol.h"
 #include "common/peer_identity.h"
@@ -43,6 +44,15 @@ class DeliveryDirectory {
   // What was admitted came otherwise: the client lied, and its session ends.
   virtual void RefuseShards(uint64_t session, std::vector<UniqueFd> descriptors,
                             DeliveryAccount account, absl::string_view why) = 0;
+  // Asked before descriptors that only name shards (O_PATH) are received, as AdmitShards.
+  virtual absl::StatusOr<DeliveryAccount> AdmitNamedShards(uint64_t session, uint32_t first_index,
+                                                           size_t count) = 0;
+  // What the session may borrow of the shards that it has shown to know. Takes the descriptors.
+  // Calls `done` once, now or later, from any thread, with one entry for each; null: the client
+  // opens it itself. `groups`: those of the peer.
+  virtual void LendShards(uint64_t session, std::vector<UniqueFd> named, std::vector<gid_t> groups,
+                          DeliveryAccount account,
+                          std::function<void(absl::StatusOr<std::vector<SharedFd>>)> done) = 0;
   // Calls `done` once, now or later, from any thread.
   virtual void WhenReady(uint64_t session,
                          std::function<void(absl::StatusOr<DeliveredDescriptors>)> done) = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,8 +13,11 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
+#include <linux/sockios.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 
 #include "common/errno_status.h"
 #include "common/status_macros.h"
@@ -29,6 +33,8 @@ constexpr uint64_t kFirstConnectionKey = 2;
 constexpr int kSweepMilliseconds = 1000;
 // Connections taken in one turn, so that a flood of them does not starve the others.
 constexpr int kAcceptsPerTurn = 16;
+// So that connections with little in them are bounded, too.
+constexpr size_t kLoansPerMessageMin = 16;
 constexpr char kNoDescriptorLeft[] =
     "the daemon can take no descriptor (RLIMIT_NOFILE); raise LimitNOFILE";
 
@@ -39,18 +45,29 @@ struct DescriptorExchange::Connection {
   UniqueFd socket;
   PeerIdentity peer;
   absl::Time last_heard;
-  // A delivery is asked for and not answered yet.
+  // A delivery or a loan is asked for and not answered yet.
   bool waiting = false;
   bool closing = false;
+  // In the last answer; each message counts for at least kLoansPerMessageMin.
+  size_t loans = 0;
+
+  // Of these, what the other side has not read yet.
+  size_t UnreadLoans() const {
+    int unread_bytes = 0;
+    if (loans == 0 || ioctl(socket.get(), SIOCOUTQ, &unread_bytes) != 0) return 0;
+    return unread_bytes == 0 ? 0 : loans;
+  }
 };
 
-// Deliveries on their way from the threads that finish them to the exchange's. Outlives the
-// exchange as long as a session may still answer.
+// Deliveries and loans on their way from the threads that finish them to the exchange's. Outlives
+// the exchange as long as a session may still answer.
 class DescriptorExchange::Answers {
  public:
   struct Answer {
     uint64_t key = 0;
-    absl::StatusOr<DeliveredDescriptors> delivered;
+    absl::Status status;
+    std::optional<DeliveredDescriptors> delivered;
+    std::optional<std::vector<SharedFd>> loans;
   };
   explicit Answers(UniqueFd wake) : wake_(std::move(wake)) {}
 
@@ -59,11 +76,10 @@ class DescriptorExchange::Answers {
     const uint64_t one = 1;
     (void)!write(wake_.get(), &one, sizeof(one));
   }
-  void Add(uint64_t key, absl::StatusOr<DeliveredDescriptors> delivered)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Add(Answer answer) ABSL_LOCKS_EXCLUDED(mutex_) {
     {
       absl::MutexLock lock(&mutex_);
-      answers_.push_back({key, std::move(delivered)});
+      answers_.push_back(std::move(answer));
     }
     Wake();
   }
@@ -125,6 +141,7 @@ void DescriptorExchange::Stop() {
   answers_->Wake();
   if (thread_.joinable()) thread_.join();
   connections_.clear();
+  unread_.clear();
   listener_->Close();
 }
 
@@ -142,7 +159,7 @@ void DescriptorExchange::Run() {
   while (!stopping_) {
     std::array<epoll_event, 64> events;
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                                 connections_.empty() ? -1 : kSweepMilliseconds);
+                                 connections_.empty() && unread_.empty() ? -1 : kSweepMilliseconds);
     for (int i = 0; i < count; ++i) {
       const uint64_t key = events[static_cast<size_t>(i)].data.u64;
       if (key == kListenerKey) {
@@ -204,7 +221,7 @@ void DescriptorExchange::OnReadable(uint64_t key) {
   } else {
     connection.closing = true;
   }
-  if (connection.closing) connections_.erase(found);
+  if (connection.closing) Close(found);
 }
 
 void DescriptorExchange::Handle(Connection& connection, const DescriptorMessage& peeked) {
@@ -222,35 +239,44 @@ void DescriptorExchange::Handle(Connection& connection, const DescriptorMessage&
   const absl::StatusOr<uint64_t> session = directory_.FindByToken(request->token, connection.peer);
   if (!session.ok()) return Refuse(connection, session.status());
 
-  if (request->kind == DescriptorRequestKind::kDelivery) {
-    DiscardDescriptorMessage(connection.socket.get());
-    connection.waiting = true;
-    directory_.WhenReady(*session, [answers = answers_, key = connection.key](
-                                       absl::StatusOr<DeliveredDescriptors> delivered) {
-      answers->Add(key, std::move(delivered));
-    });
-    return;
+  switch (request->kind) {
+    case DescriptorRequestKind::kDelivery:
+      return AwaitDelivery(connection, *session);
+    case DescriptorRequestKind::kShardBatch:
+      return TakeShards(connection, *session, *request);
+    case DescriptorRequestKind::kBorrow:
+      return LendShards(connection, *session, *request);
   }
-  TakeShards(connection, *session, *request);
 }
 
-void DescriptorExchange::TakeShards(Connection& connection, uint64_t session,
-                                    const DescriptorRequest& request) {
-  absl::StatusOr<DeliveryAccount> account =
-      directory_.AdmitShards(session, request.first_shard_index, request.descriptor_count);
-  if (!account.ok()) return Refuse(connection, account.status());
+void DescriptorExchange::AwaitDelivery(Connection& connection, uint64_t session) {
+  DiscardDescriptorMessage(connection.socket.get());
+  connection.waiting = true;
+  directory_.WhenReady(session, [answers = answers_, key = connection.key](
+                                    absl::StatusOr<DeliveredDescriptors> delivered) {
+    Answers::Answer answer = {
+        .key = key, .status = delivered.status(), .delivered = {}, .loans = {}};
+    if (delivered.ok()) answer.delivered = *std::move(delivered);
+    answers->Add(std::move(answer));
+  });
+}
+
+std::optional<std::vector<UniqueFd>> DescriptorExchange::ReceiveBatch(
+    Connection& connection, uint64_t session, const DescriptorRequest& request,
+    const DeliveryAccount& account) {
   // No other thread receives from it, so this is the message that was looked at.
   absl::StatusOr<DescriptorMessage> message =
       ReceiveDescriptorMessage(connection.socket.get(), kDescriptorMessageBytesMax,
                                absl::InfinitePast(), request.descriptor_count);
   if (!message.ok()) {
     connection.closing = true;
-    return;
+    return std::nullopt;
   }
   const size_t arrived = message->descriptors.size();
   const bool cut_short = message->descriptors_truncated && arrived < request.descriptor_count;
   if (arrived == 0 && cut_short) {
-    return Reply(connection, absl::ResourceExhaustedError(kNoDescriptorLeft), 0, nullptr);
+    Reply(connection, absl::ResourceExhaustedError(kNoDescriptorLeft), 0, nullptr);
+    return std::nullopt;
   }
   if (!cut_short && (arrived != request.descriptor_count || message->descriptors_truncated)) {
     const std::string why =
@@ -258,12 +284,42 @@ void DescriptorExchange::TakeShards(Connection& connection, uint64_t session,
             ? absl::StrCat("a batch of ", request.descriptor_count, " came with more descriptors")
             : absl::StrCat("a batch of ", request.descriptor_count, " came with ", arrived,
                            " descriptors");
-    directory_.RefuseShards(session, std::move(message->descriptors), *std::move(account), why);
-    return Reply(connection, absl::InvalidArgumentError(why), 0, nullptr);
+    directory_.RefuseShards(session, std::move(message->descriptors), account, why);
+    Reply(connection, absl::InvalidArgumentError(why), 0, nullptr);
+    return std::nullopt;
   }
+  return std::move(message->descriptors);
+}
+
+void DescriptorExchange::TakeShards(Connection& connection, uint64_t session,
+                                    const DescriptorRequest& request) {
+  absl::StatusOr<DeliveryAccount> account =
+      directory_.AdmitShards(session, request.first_shard_index, request.descriptor_count);
+  if (!account.ok()) return Refuse(connection, account.status());
+  std::optional<std::vector<UniqueFd>> shards =
+      ReceiveBatch(connection, session, request, *account);
+  if (!shards.has_value()) return;
   const absl::StatusOr<uint32_t> accepted = directory_.AddShards(
-      session, request.first_shard_index, std::move(message->descriptors), *std::move(account));
+      session, request.first_shard_index, *std::move(shards), *std::move(account));
   Reply(connection, accepted.status(), accepted.ok() ? *accepted : 0, nullptr);
+}
+
+void DescriptorExchange::LendShards(Connection& connection, uint64_t session,
+                                    const DescriptorRequest& request) {
+  absl::StatusOr<DeliveryAccount> account =
+      directory_.AdmitNamedShards(session, request.first_shard_index, request.descriptor_count);
+  if (!account.ok()) return Refuse(connection, account.status());
+  std::optional<std::vector<UniqueFd>> named = ReceiveBatch(connection, session, request, *account);
+  if (!named.has_value()) return;
+  connection.waiting = true;
+  directory_.LendShards(
+      session, *std::move(named), PeerGroupsOf(connection.socket.get()), *std::move(account),
+      [answers = answers_, key = connection.key](absl::StatusOr<std::vector<SharedFd>> loans) {
+        Answers::Answer answer = {
+            .key = key, .status = loans.status(), .delivered = {}, .loans = {}};
+        if (loans.ok()) answer.loans = *std::move(loans);
+        answers->Add(std::move(answer));
+      });
 }
 
 void DescriptorExchange::Refuse(Connection& connection, const absl::Status& status) {
@@ -278,9 +334,13 @@ void DescriptorExchange::SendAnswers() {
     Connection& connection = *found->second;
     connection.waiting = false;
     connection.last_heard = absl::Now();
-    Reply(connection, answer.delivered.status(), 0,
-          answer.delivered.ok() ? &*answer.delivered : nullptr);
-    if (connection.closing) connections_.erase(found);
+    if (answer.loans.has_value()) {
+      ReplyLoans(connection, *std::move(answer.loans));
+    } else {
+      Reply(connection, answer.status, 0,
+            answer.delivered.has_value() ? &*answer.delivered : nullptr);
+    }
+    if (connection.closing) Close(found);
   }
 }
 
@@ -291,28 +351,74 @@ void DescriptorExchange::Reply(Connection& connection, const absl::Status& statu
   if (delivered != nullptr) {
     descriptors = {delivered->catalog.get(), delivered->board.get()};
   }
-  const absl::Status sent = SendDescriptorMessage(
-      connection.socket.get(),
-      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&reply), sizeof(reply)), descriptors,
-      absl::InfinitePast());
   if (!status.ok()) {
     spdlog::debug("descriptor exchange refused pid={} status=\"{}\"", connection.peer.pid,
                   status.ToString());
   }
+  Send(connection, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&reply), sizeof(reply)),
+       descriptors);
+  if (!status.ok()) connection.closing = true;
+}
+
+size_t DescriptorExchange::UnreadLoans(uid_t uid) const {
+  size_t loans = 0;
+  for (const auto& [key, connection] : connections_) {
+    if (connection->peer.uid == uid) loans += connection->UnreadLoans();
+  }
+  for (const auto& connection : unread_) {
+    if (connection->peer.uid == uid) loans += connection->UnreadLoans();
+  }
+  return loans;
+}
+
+void DescriptorExchange::Close(std::map<uint64_t, std::unique_ptr<Connection>>::iterator entry) {
+  std::unique_ptr<Connection> connection = std::move(entry->second);
+  connections_.erase(entry);
+  if (connection->UnreadLoans() == 0) return;
+  shutdown(connection->socket.get(), SHUT_RDWR);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->socket.get(), nullptr);
+  unread_.push_back(std::move(connection));
+}
+
+void DescriptorExchange::ReplyLoans(Connection& connection, std::vector<SharedFd> loans) {
+  const auto lent = static_cast<size_t>(std::count_if(
+      loans.begin(), loans.end(), [](const SharedFd& loan) { return loan != nullptr; }));
+  connection.loans = lent == 0 ? 0 : std::max(lent, kLoansPerMessageMin);
+  if (UnreadLoans(connection.peer.uid) + connection.loans > options_.loans_unread_per_user_max) {
+    loans.clear();
+    connection.loans = 0;
+  }
+  BorrowReply reply;
+  reply.reply = MakeDescriptorReply(absl::OkStatus(), 0);
+  std::vector<int> descriptors;
+  for (size_t i = 0; i < loans.size(); ++i) {
+    if (loans[i] == nullptr) continue;
+    reply.lent[i / 8] = static_cast<uint8_t>(reply.lent[i / 8] | 1 << i % 8);
+    descriptors.push_back(loans[i]->get());
+  }
+  Send(connection, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&reply), sizeof(reply)),
+       descriptors);
+}
+
+void DescriptorExchange::Send(Connection& connection, absl::Span<const std::byte> message,
+                              const std::vector<int>& descriptors) {
   // A client that does not read its replies fills the socket: the send would block.
-  connection.closing = !sent.ok() || !status.ok();
+  connection.closing =
+      !SendDescriptorMessage(connection.socket.get(), message, descriptors, absl::InfinitePast())
+           .ok();
 }
 
 void DescriptorExchange::CloseIdle() {
   const absl::Time oldest = absl::Now() - options_.idle_timeout;
   for (auto entry = connections_.begin(); entry != connections_.end();) {
+    const auto next = std::next(entry);
     const Connection& connection = *entry->second;
-    if (!connection.waiting && connection.last_heard < oldest) {
-      entry = connections_.erase(entry);
-    } else {
-      ++entry;
-    }
+    const bool idle = !connection.waiting && connection.last_heard < oldest;
+    // A child that the process forked may have it open.
+    if (idle || ProcessExited(connection.peer)) Close(entry);
+    entry = next;
   }
+  std::erase_if(unread_, [](const auto& connection) { return connection->UnreadLoans() == 0; });
 }
 
 }  // namespace forestage

@@ -7,11 +7,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 
 #include "common/descriptor_passing.h"
 #include "common/descriptor_protocol.h"
@@ -30,6 +33,7 @@ class DescriptorExchange {
   struct Options {
     size_t connections_max = kConnectionsMax;
     size_t connections_per_user_max = kConnectionsPerUserMax;
+    size_t loans_unread_per_user_max = kLoansUnreadPerUserMax;
     absl::Duration idle_timeout = kDescriptorIdleTimeout;
   };
   // `listener` is of type SOCK_SEQPACKET. `directory` must outlive this object. Nothing is accepted
@@ -61,11 +65,24 @@ class DescriptorExchange {
   absl::Status CheckPlaceFor(uid_t uid) const;
   // What becomes of a message is decided before it is taken from the socket.
   void Handle(Connection& connection, const DescriptorMessage& peeked);
+  void AwaitDelivery(Connection& connection, uint64_t session);
   void TakeShards(Connection& connection, uint64_t session, const DescriptorRequest& request);
+  void LendShards(Connection& connection, uint64_t session, const DescriptorRequest& request);
+  // The descriptors of a batch that is admitted to `account`; nullopt when they are not as
+  // announced, and the connection was told.
+  std::optional<std::vector<UniqueFd>> ReceiveBatch(Connection& connection, uint64_t session,
+                                                    const DescriptorRequest& request,
+                                                    const DeliveryAccount& account);
   void Refuse(Connection& connection, const absl::Status& status);
   void SendAnswers();
   void Reply(Connection& connection, const absl::Status& status, uint32_t accepted_count,
              const DeliveredDescriptors* delivered);
+  void ReplyLoans(Connection& connection, std::vector<SharedFd> loans);
+  // What one user's processes have not read yet of what was lent to them.
+  size_t UnreadLoans(uid_t uid) const;
+  void Close(std::map<uint64_t, std::unique_ptr<Connection>>::iterator entry);
+  void Send(Connection& connection, absl::Span<const std::byte> message,
+            const std::vector<int>& descriptors);
   void CloseIdle();
 
   // Constant after construction.
@@ -77,6 +94,8 @@ class DescriptorExchange {
   // Exchange thread only, while it runs.
   const std::unique_ptr<UnixListener> listener_;
   std::map<uint64_t, std::unique_ptr<Connection>> connections_;
+  // Closed, but for loans in them that the other side has not read yet: they still count.
+  std::vector<std::unique_ptr<Connection>> unread_;
   uint64_t next_key_;
 
   std::atomic<bool> accepting_ = true;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -74,6 +75,29 @@ class DirectoryFake : public DeliveryDirectory {
     absl::MutexLock lock(&mutex_);
     CHECK(account != nullptr && !why.empty() && descriptors.size() <= admitted_);
   }
+  absl::StatusOr<DeliveryAccount> AdmitNamedShards(uint64_t /*session*/, uint32_t first_index,
+                                                   size_t count) override {
+    absl::MutexLock lock(&mutex_);
+    CHECK(count >= 1 && count <= kDescriptorsPerMessageMax);
+    if (!received_.empty() || first_index != named_ || count > kShards - first_index) {
+      return absl::InvalidArgumentError("a gap");
+    }
+    admitted_ = count;
+    return std::make_shared<int>(0);
+  }
+  // Lends every second one.
+  void LendShards(uint64_t /*session*/, std::vector<UniqueFd> named, std::vector<gid_t> /*groups*/,
+                  DeliveryAccount account,
+                  std::function<void(absl::StatusOr<std::vector<SharedFd>>)> done) override {
+    std::vector<SharedFd> loans(named.size());
+    {
+      absl::MutexLock lock(&mutex_);
+      CHECK(account != nullptr && !named.empty() && named.size() <= admitted_);
+      for (size_t i = named_ % 2; i < named.size(); i += 2) loans[i] = lent_;
+      named_ += named.size();
+    }
+    done(std::move(loans));
+  }
   void WhenReady(uint64_t /*session*/,
                  std::function<void(absl::StatusOr<DeliveredDescriptors>)> done) override {
     done(DeliveredDescriptors{.catalog = *MakeFixedSizeMemfd("catalog", 1),
@@ -82,12 +106,15 @@ class DirectoryFake : public DeliveryDirectory {
   void Forget() {
     absl::MutexLock lock(&mutex_);
     received_.clear();
+    named_ = 0;
   }
 
  private:
   absl::Mutex mutex_;
   std::vector<UniqueFd> received_ ABSL_GUARDED_BY(mutex_);
   size_t admitted_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t named_ ABSL_GUARDED_BY(mutex_) = 0;
+  const SharedFd lent_ = std::make_shared<const UniqueFd>(*MakeFixedSizeMemfd("lent", 1));
 };
 
 // Goes when the fuzzer ends.
@@ -139,12 +166,21 @@ bool SendAndCheckAnswer(int socket, absl::Span<const std::byte> bytes,
   CHECK(!absl::IsDeadlineExceeded(answer.status()));
   if (!answer.ok()) return false;
   DescriptorReply reply;
-  CHECK(answer->bytes.size() == sizeof(reply));
+  const bool lends = answer->bytes.size() == sizeof(BorrowReply);
+  CHECK(lends || answer->bytes.size() == sizeof(reply));
   std::memcpy(&reply, answer->bytes.data(), sizeof(reply));
   CHECK(reply.message[sizeof(reply.message) - 1] == '\0');
   CHECK((reply.code == 0) == (reply.message[0] == '\0'));
   CHECK(reply.accepted_count <= kShards);
-  CHECK(answer->descriptors.empty() || (reply.code == 0 && answer->descriptors.size() == 2));
+  CHECK(answer->descriptors.empty() ||
+        (reply.code == 0 && (lends || answer->descriptors.size() == 2)));
+  if (lends) {
+    BorrowReply loans;
+    std::memcpy(&loans, answer->bytes.data(), sizeof(loans));
+    size_t lent = 0;
+    for (const uint8_t byte : loans.lent) lent += static_cast<size_t>(std::popcount(byte));
+    CHECK(reply.code == 0 && lent == answer->descriptors.size() && lent <= kShards);
+  }
   return reply.code == 0;
 }
 
@@ -195,6 +231,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
     DescriptorRequest request;
     request.token = kToken;
     request.descriptor_count = 2;
+    request.kind = DescriptorRequestKind::kBorrow;
+    CHECK(SendAndCheckAnswer(honest.get(), BytesOf(request), {file, file}));
+    request.kind = DescriptorRequestKind::kShardBatch;
     CHECK(SendAndCheckAnswer(honest.get(), BytesOf(request), {file, file}));
     request.kind = DescriptorRequestKind::kDelivery;
     CHECK(SendAndCheckAnswer(honest.get(), BytesOf(request), {}));

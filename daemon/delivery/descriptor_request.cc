@@ -25,10 +25,11 @@ absl::StatusOr<DescriptorRequest> ParseDescriptorRequest(absl::Span<const std::b
   // Compared as a number: an enum of foreign bytes may hold any.
   const auto kind = static_cast<uint32_t>(request.kind);
   if (kind != static_cast<uint32_t>(DescriptorRequestKind::kShardBatch) &&
-      kind != static_cast<uint32_t>(DescriptorRequestKind::kDelivery)) {
+      kind != static_cast<uint32_t>(DescriptorRequestKind::kDelivery) &&
+      kind != static_cast<uint32_t>(DescriptorRequestKind::kBorrow)) {
     return absl::InvalidArgumentError(absl::StrCat("request kind ", kind, " is unknown"));
   }
-  if (request.kind == DescriptorRequestKind::kShardBatch &&
+  if (request.kind != DescriptorRequestKind::kDelivery &&
       (request.descriptor_count == 0 || request.descriptor_count > kDescriptorsPerMessageMax ||
        request.first_shard_index >= kShardsPerSessionMax)) {
     return absl::InvalidArgumentError(

@@ -1,16 +1,35 @@
 #include "daemon/service/peer_table.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cerrno>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "common/errno_status.h"
+#include "common/unique_fd.h"
 
 namespace forestage {
+namespace {
+
+// gRPC, whose descriptor it is, sees the end of the connection and closes it.
+void EndConnection(int fd, ino_t socket_inode) {
+  // gRPC may close it at any time, and its number be another's: what we look at and end is ours.
+  const UniqueFd connection(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  struct stat attributes = {};
+  if (!connection.valid() || fstat(connection.get(), &attributes) != 0 ||
+      attributes.st_ino != socket_inode) {
+    return;
+  }
+  shutdown(connection.get(), SHUT_RDWR);
+}
+
+}  // namespace
 
 absl::Status PeerTable::Add(int fd, const PeerIdentity& peer) {
   struct stat attributes = {};
@@ -47,6 +66,9 @@ absl::StatusOr<PeerIdentity> PeerTable::Find(absl::string_view grpc_peer) const 
 void PeerTable::Sweep() {
   absl::MutexLock lock(&mutex_);
   DropClosed();
+  for (const auto& [fd, entry] : entries_) {
+    if (ProcessExited(entry.peer)) EndConnection(fd, entry.socket_inode);
+  }
 }
 
 size_t PeerTable::size() const {

@@ -30,8 +30,9 @@ class PeerTable {
   absl::Status Add(int fd, const PeerIdentity& peer) ABSL_LOCKS_EXCLUDED(mutex_);
   // `grpc_peer` is ServerContext::peer(). PERMISSION_DENIED: not a connection that we accepted.
   absl::StatusOr<PeerIdentity> Find(absl::string_view grpc_peer) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Forgets connections that are closed, so that nothing of them is held. To be called now and
-  // then.
+  // Forgets connections that are closed, so that nothing of them is held, and ends those whose
+  // process has exited: a child that it forked may have them and never use them. To be called now
+  // and then.
   void Sweep() ABSL_LOCKS_EXCLUDED(mutex_);
   size_t size() const ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -1,6 +1,7 @@
 #include "daemon/service/peer_table.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <memory>
@@ -11,7 +12,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
+#include "common/child_process.h"
 #include "common/status_matchers.h"
 #include "common/unique_fd.h"
 
@@ -64,6 +67,32 @@ TEST(PeerTableTest, SweepForgetsClosedConnectionsAndTheirProcesses) {
   peers.Sweep();
   EXPECT_EQ(peers.size(), 1u);
   EXPECT_TRUE(watch.expired());
+}
+
+TEST(PeerTableTest, SweepEndsConnectionsOfProcessesThatHaveExited) {
+  PeerTable peers({.connections_max = 2, .connections_per_user_max = 2});
+  for (const bool exited : {false, true}) {
+    int ends[2] = {-1, -1};
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    const UniqueFd ours(ends[0]);
+    // A child has it, and the process that connected is gone.
+    const UniqueFd theirs(ends[1]);
+    ChildProcess process([] { pause(); });
+    PeerIdentity peer = PeerOf(7);
+    peer.pidfd = std::make_shared<const UniqueFd>(
+        static_cast<int>(syscall(SYS_pidfd_open, process.pid(), 0)));
+    ASSERT_TRUE(peer.pidfd->valid());
+    ASSERT_OK(peers.Add(ours.get(), peer));
+    if (exited) {
+      kill(process.pid(), SIGKILL);
+      process.Wait();
+    }
+    peers.Sweep();
+    pollfd entry = {.fd = ours.get(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(poll(&entry, 1, 0) > 0, exited);
+    // It is forgotten when gRPC has closed it.
+    EXPECT_EQ(peers.size(), 1u);
+  }
 }
 
 TEST(PeerTableTest, OneUserCannotHaveAllConnections) {

@@ -6,6 +6,7 @@
 
 #include "common/mount_probe.h"
 #include "common/mount_weakness.h"
+#include "common/utf8_text.h"
 
 namespace forestage {
 
@@ -57,7 +58,8 @@ v1::Decision ToProto(const SessionDecision& decision) {
   message.set_requested(ToProto(decision.requested));
   message.set_effective(ToProto(decision.effective));
   message.set_activated(decision.activated);
-  message.set_reason(decision.reason);
+  // Reasons name files.
+  message.set_reason(Utf8Text(decision.reason));
   return message;
 }
 
@@ -110,13 +112,12 @@ v1::SessionStatus ToProto(const SessionSnapshot& snapshot) {
   return message;
 }
 
-v1::MountStatus ToProto(const MountTable::Seen& seen) {
+v1::MountStatus ToProto(const MountTable::Seen& seen, absl::Span<const MountFlight> flights) {
   const MountProbe& probe = seen.probe;
   v1::MountStatus message;
   message.set_device(DeviceText(probe.mount.device));
   message.set_type(probe.mount.type);
-  // A path need not be UTF-8.
-  message.set_mount_point(absl::Utf8SafeCEscape(probe.mount.mount_point));
+  message.set_mount_point(Utf8Text(absl::Utf8SafeCEscape(probe.mount.mount_point)));
   message.set_way(std::string(ReadingWayName(probe.way())));
   message.set_advice_bytes(probe.mount.advice_bytes_max);
   message.set_files_opened(seen.files_opened);
@@ -125,9 +126,15 @@ v1::MountStatus ToProto(const MountTable::Seen& seen) {
     v1::MountVerdict& verdict = *message.add_verdicts();
     verdict.set_name(std::string(named.name));
     verdict.set_answer(std::string(AnswerName(named.verdict.answer)));
-    verdict.set_reason(named.verdict.reason);
+    verdict.set_reason(Utf8Text(named.verdict.reason));
   }
   for (const Weakness& weakness : WeaknessesOf(probe)) message.add_weaknesses(weakness.id);
+  for (const MountFlight& flight : flights) {
+    if (flight.device != probe.mount.device) continue;
+    message.set_in_flight_bytes(flight.in_flight_bytes);
+    message.set_in_flight_limit_bytes(flight.limit_bytes);
+    message.set_stuck_bytes(flight.stuck_bytes);
+  }
   return message;
 }
 

@@ -22,6 +22,7 @@ v1::Progress ToProto(const StagingProgress& progress);
 v1::CheckpointReady ToProto(const CheckpointSummary& summary);
 v1::MemoryStatus ToProto(const MemoryStanding& standing);
 v1::SessionStatus ToProto(const SessionSnapshot& snapshot);
-v1::MountStatus ToProto(const MountTable::Seen& seen);
+// `flights`: of all mounts.
+v1::MountStatus ToProto(const MountTable::Seen& seen, absl::Span<const MountFlight> flights);
 
 }  // namespace forestage

@@ -7,7 +7,7 @@
 namespace forestage {
 namespace {
 
-// Accounts are what AdmitShards made.
+// Accounts are what AdmitShards and AdmitNamedShards made.
 std::shared_ptr<UserQuota::Charge> ChargeOf(const DeliveryAccount& account) {
   return std::static_pointer_cast<UserQuota::Charge>(account);
 }
@@ -35,6 +35,21 @@ absl::StatusOr<uint32_t> SessionDirectory::AddShards(uint64_t session, uint32_t 
 void SessionDirectory::RefuseShards(uint64_t session, std::vector<UniqueFd> descriptors,
                                     DeliveryAccount account, absl::string_view why) {
   registry_.RefuseShards(session, std::move(descriptors), ChargeOf(account), why);
+}
+
+absl::StatusOr<DeliveryAccount> SessionDirectory::AdmitNamedShards(uint64_t session,
+                                                                   uint32_t first_index,
+                                                                   size_t count) {
+  ASSIGN_OR_RETURN(std::shared_ptr<UserQuota::Charge> charge,
+                   registry_.AdmitNamedShards(session, first_index, count));
+  return DeliveryAccount(std::move(charge));
+}
+
+void SessionDirectory::LendShards(uint64_t session, std::vector<UniqueFd> named,
+                                  std::vector<gid_t> groups, DeliveryAccount account,
+                                  std::function<void(absl::StatusOr<std::vector<SharedFd>>)> done) {
+  registry_.LendShards(session, std::move(named), std::move(groups), ChargeOf(account),
+                       std::move(done));
 }
 
 void SessionDirectory::WhenReady(uint64_t session,

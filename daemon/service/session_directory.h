@@ -22,6 +22,11 @@ class SessionDirectory : public DeliveryDirectory {
                                      DeliveryAccount account) override;
   void RefuseShards(uint64_t session, std::vector<UniqueFd> descriptors, DeliveryAccount account,
                     absl::string_view why) override;
+  absl::StatusOr<DeliveryAccount> AdmitNamedShards(uint64_t session, uint32_t first_index,
+                                                   size_t count) override;
+  void LendShards(uint64_t session, std::vector<UniqueFd> named, std::vector<gid_t> groups,
+                  DeliveryAccount account,
+                  std::function<void(absl::StatusOr<std::vector<SharedFd>>)> done) override;
   void WhenReady(uint64_t session,
                  std::function<void(absl::StatusOr<DeliveredDescriptors>)> done) override;
 

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "spdlog/spdlog.h"
 
 #include "common/status_macros.h"
 #include "daemon/service/grpc_status.h"
@@ -267,6 +268,11 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::SessionRequest, v
   void CutOff() ABSL_LOCKS_EXCLUDED(context_mutex_) {
     absl::MutexLock lock(&context_mutex_);
     if (context_ == nullptr) return;
+    if (!cut_off_.exchange(true)) {
+      spdlog::info("stream cut off pid={} uid={}: its client has not read for {} how it ended",
+                   peer_.ok() ? peer_->pid : 0, peer_.ok() ? int64_t{peer_->uid} : -1,
+                   absl::FormatDuration(options_.end_timeout));
+    }
     canceller_ = std::this_thread::get_id();
     context_->TryCancel();
     canceller_ = std::thread::id();
@@ -295,6 +301,7 @@ class SessionStream final : public grpc::ServerBidiReactor<v1::SessionRequest, v
 
   absl::Mutex context_mutex_;
   grpc::CallbackServerContext* context_ ABSL_GUARDED_BY(context_mutex_);
+  std::atomic<bool> cut_off_ = false;
   std::atomic<std::thread::id> canceller_ = std::thread::id();
 
   absl::Mutex mutex_;

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 
 #include "common/status_macros.h"
+#include "common/utf8_text.h"
 #include "daemon/limits.h"
 #include "daemon/service/grpc_status.h"
 #include "daemon/service/proto_conversion.h"
@@ -70,8 +71,19 @@ void StatusService::FillStatus(v1::GetStatusResponse& response) const {
   response.set_reader(store_.reader_name());
   response.set_reader_reason(store_.reader_reason());
   response.set_metrics_address(options_.metrics_address);
-  for (const MountTable::Seen& seen : store_.mounts()) *response.add_mounts() = ToProto(seen);
+  const std::vector<MountFlight> flights = store_.Flights();
+  for (const MountTable::Seen& seen : store_.mounts()) {
+    *response.add_mounts() = ToProto(seen, flights);
+  }
   *response.mutable_memory() = ToProto(memory_.Standing());
+  for (const auto& [uid, bytes] : registry_.StagedBytesOfUsers()) {
+    v1::UserStatus& user = *response.mutable_memory()->add_users();
+    user.set_uid(uid);
+    user.set_staged_bytes(bytes);
+  }
+  if (const uint64_t max = registry_.staged_bytes_per_user_max(); max != kNoMemoryLimit) {
+    response.mutable_memory()->set_user_bytes_max(max);
+  }
   const std::vector<SessionSnapshot> sessions = registry_.Snapshot();
   for (std::shared_ptr<StagedCheckpoint>& checkpoint : store_.List()) {
     v1::CheckpointStatus& message = *response.add_checkpoints();
@@ -82,7 +94,8 @@ void StatusService::FillStatus(v1::GetStatusResponse& response) const {
     message.set_tensor_count(catalog.tensor_count());
     message.set_total_bytes(catalog.total_bytes());
     *message.mutable_progress() = ToProto(checkpoint->progress());
-    for (const std::string& error : checkpoint->read_errors()) message.add_read_errors(error);
+    for (const std::string& error : checkpoint->read_errors())
+      message.add_read_errors(Utf8Text(error));
     for (const SessionSnapshot& session : sessions) {
       if (session.checkpoint == checkpoint.get()) *message.add_sessions() = ToProto(session);
     }

@@ -22,6 +22,8 @@ namespace {
 
 // How often a checkpoint that is being staged is looked at, so that its end is told soon.
 constexpr absl::Duration kProgressLookPeriod = absl::Milliseconds(100);
+// What bounds a user's staging, beside the names of MemoryBoundKind.
+constexpr char kUserBoundName[] = "user";
 
 absl::StatusOr<SessionToken> MakeToken() {
   SessionToken token = {};
@@ -68,6 +70,11 @@ struct SessionRegistry::Session {
   // Those of the checkpoint, from then on.
   std::shared_ptr<UserQuota::Charge> checkpoint_charge;
 
+  // How many shards it has named to borrow them, and what these count.
+  uint32_t named_count = 0;
+  std::shared_ptr<UserQuota::Charge> loan_charge;
+  // Of the descriptors that are to come: how many `charge` counts already.
+  size_t reserved_count = 0;
   // Descriptors that have come; given away to the preparation.
   std::vector<UniqueFd> received;
   uint32_t received_count = 0;
@@ -82,6 +89,8 @@ struct SessionRegistry::Session {
   bool reading = false;
   // Of the checkpoint's pages in memory. Null: not reading, or nobody counts.
   std::shared_ptr<const MemoryLease> lease;
+  // The same bytes among those of its user. Null: not reading.
+  std::unique_ptr<const UserQuota::StagedHold> staged_hold;
   // When it became ready, as far as it was asked.
   uint64_t resident_bytes = 0;
   size_t demand_items = 0;
@@ -109,7 +118,8 @@ SessionRegistry::SessionRegistry(Options options, CheckpointStore& store, ExitWa
       exit_watch_(exit_watch),
       observer_(observer),
       quota_({.sessions_max = options_.sessions_per_user_max,
-              .descriptors_max = options_.descriptors_per_user_max}),
+              .descriptors_max = options_.descriptors_per_user_max,
+              .staged_bytes_max = options_.staged_bytes_per_user_max}),
       release_queue_(MakeWorkQueue(options_, kReleaseThreadsMax, kReleaseThreadsPerUserMax)),
       preparation_queue_(
           MakeWorkQueue(options_, kPreparationThreadsMax, kPreparationThreadsPerUserMax)) {
@@ -232,8 +242,96 @@ absl::StatusOr<std::shared_ptr<UserQuota::Charge>> SessionRegistry::AdmitShards(
   absl::MutexLock lock(&mutex_);
   Session* session = Find(id);
   RETURN_IF_ERROR(CheckShards(session, first_index, count));
-  RETURN_IF_ERROR(session->charge->AddDescriptors(count));
+  const size_t reserved = std::min(count, session->reserved_count);
+  RETURN_IF_ERROR(session->charge->AddDescriptors(count - reserved));
+  session->reserved_count -= reserved;
   return session->charge;
+}
+
+absl::StatusOr<std::shared_ptr<UserQuota::Charge>> SessionRegistry::AdmitNamedShards(
+    SessionId id, uint32_t first_index, size_t count) {
+  absl::MutexLock lock(&mutex_);
+  Session* session = Find(id);
+  if (session == nullptr) return absl::NotFoundError("the session has ended");
+  const size_t expected = session->terms.shards.size();
+  if (session->received_count != 0 || first_index != session->named_count ||
+      count > expected - first_index) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shards ", first_index, " to ", first_index + count, " were named, but ",
+                     session->named_count, " of ", expected, " were before, and ",
+                     session->received_count, " have come"));
+  }
+  if (session->loan_charge == nullptr) {
+    std::shared_ptr<UserQuota::Charge> loan_charge = session->charge->SplitDescriptors();
+    // The descriptors that are to come have their place before any loan.
+    RETURN_IF_ERROR(session->charge->AddDescriptors(expected));
+    session->reserved_count = expected;
+    session->loan_charge = std::move(loan_charge);
+  }
+  RETURN_IF_ERROR(session->loan_charge->AddDescriptors(count));
+  session->named_count += static_cast<uint32_t>(count);
+  return session->loan_charge;
+}
+
+void SessionRegistry::LendShards(SessionId id, std::vector<UniqueFd> named,
+                                 std::vector<gid_t> groups,
+                                 std::shared_ptr<UserQuota::Charge> charge,
+                                 ShardLending::Done done) {
+  absl::MutexLock lock(&mutex_);
+  Session* session = Find(id);
+  if (session == nullptr) {
+    ReleaseFor(std::move(charge), std::move(named));
+    return done(absl::NotFoundError("the session has ended"));
+  }
+  const PeerIdentity& peer = session->peer;
+  // The session's own time for its descriptors goes on meanwhile.
+  const absl::Duration patience = std::min(kLendTimeout, options_.descriptor_timeout / 2);
+  const ShardLending::AskId ask =
+      lending_.Ask(id, peer.uid, named.size(), options_.now() + patience, std::move(done));
+  FileReader reader = {.uid = peer.uid, .gid = peer.gid, .groups = std::move(groups)};
+  auto shown = std::make_shared<std::vector<UniqueFd>>(std::move(named));
+  preparation_queue_->Submit(peer.uid,
+                             [this, ask, shown = std::move(shown), reader = std::move(reader),
+                              charge = std::move(charge)] { ShowShards(ask, *shown, reader); });
+  exit_watch_.Wake();
+}
+
+void SessionRegistry::ShowShards(ShardLending::AskId ask, std::vector<UniqueFd>& named,
+                                 const FileReader& reader) {
+  std::vector<std::optional<LendableFile>> files;
+  for (UniqueFd& descriptor : named) {
+    files.push_back(LookAtNamedFile(descriptor.get(), reader, options_.lent_file_system));
+    descriptor.Reset();
+  }
+  absl::MutexLock lock(&mutex_);
+  lending_.Show(ask, std::move(files));
+}
+
+SharedFd SessionRegistry::Share(UniqueFd descriptor, std::shared_ptr<UserQuota::Charge> charge) {
+  return SharedFd(new UniqueFd(std::move(descriptor)),
+                  [this, charge = std::move(charge)](const UniqueFd* shared) {
+                    ReleaseFor(charge, std::unique_ptr<const UniqueFd>(shared));
+                  });
+}
+
+void SessionRegistry::OfferShards(SessionId id, const std::vector<ReceivedShard>& shards) {
+  std::vector<std::optional<LendableFile>> files;
+  for (const ReceivedShard& shard : shards) {
+    files.push_back(LookAtOpenFile(shard.fd.get(), options_.lent_file_system));
+  }
+  absl::MutexLock lock(&mutex_);
+  const Session* session = Find(id);
+  if (session == nullptr) return;
+  const uid_t uid = session->peer.uid;
+  std::vector<std::pair<LendableFile, SharedFd>> offers;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    if (!files[i].has_value() || !lending_.Wants(uid, *files[i])) continue;
+    UniqueFd own(fcntl(shards[i].fd.get(), F_DUPFD_CLOEXEC, 0));
+    // Without one left the others open the file themselves.
+    if (!own.valid()) continue;
+    offers.emplace_back(*std::move(files[i]), Share(std::move(own), session->loan_charge));
+  }
+  lending_.Offer(id, uid, std::move(offers));
 }
 
 absl::StatusOr<uint32_t> SessionRegistry::AddShards(SessionId id, uint32_t first_index,
@@ -286,13 +384,15 @@ void SessionRegistry::Prepare(Session& session) {
   }
   session.received.clear();
   const size_t lanes = std::min<size_t>(session.terms.local_size, options_.lanes_max);
-  preparation_queue_->Submit(session.peer.uid, [this, id = session.id, path = session.terms.path,
-                                                shards, lanes, charge = session.charge] {
-    absl::StatusOr<std::shared_ptr<StagedCheckpoint>> acquired =
-        store_.Acquire(path, std::move(*shards), lanes);
-    const uint64_t resident_bytes = acquired.ok() ? AskResidentBytes(**acquired) : 0;
-    OnPrepared(id, std::move(acquired), resident_bytes, charge);
-  });
+  preparation_queue_->Submit(
+      session.peer.uid, [this, id = session.id, path = session.terms.path, shards, lanes,
+                         charge = session.charge, lends = session.named_count > 0] {
+        if (lends) OfferShards(id, *shards);
+        absl::StatusOr<std::shared_ptr<StagedCheckpoint>> acquired =
+            store_.Acquire(path, std::move(*shards), lanes);
+        const uint64_t resident_bytes = acquired.ok() ? AskResidentBytes(**acquired) : 0;
+        OnPrepared(id, std::move(acquired), resident_bytes, charge);
+      });
   exit_watch_.Wake();
 }
 
@@ -360,6 +460,10 @@ void SessionRegistry::StartReading(Group& group) {
     if (session.lease == nullptr && options_.memory != nullptr) {
       session.lease = options_.memory->Renew(RequestOf(session));
     }
+    if (session.staged_hold == nullptr) {
+      session.staged_hold = quota_.KeepStaged(session.peer.uid, session.staged.get(),
+                                              session.staged->CacheableBytes());
+    }
     session.reading = true;
     group.NoteReadingBegan();
     if (!session.terms.demand_follows) session.staged->AddDemandForEverything(session.id);
@@ -369,14 +473,25 @@ void SessionRegistry::StartReading(Group& group) {
 void SessionRegistry::AskAdmission(Group& group) {
   const std::optional<SessionId> asker = group.NeedsAdmission();
   if (!asker.has_value()) return;
-  if (options_.memory == nullptr) return group.SetAdmission("");
   Session& session = *Find(*asker);
-  MemoryAdmission admission = options_.memory->Admit(RequestOf(session));
-  session.lease = std::move(admission.lease);
-  if (session.lease == nullptr && observer_ != nullptr) {
-    observer_->OnAdmissionRefused(MemoryBoundKindName(admission.bound_kind));
+  absl::StatusOr<std::unique_ptr<UserQuota::StagedHold>> hold =
+      quota_.HoldStaged(session.peer.uid, session.staged.get(), session.staged->CacheableBytes());
+  if (!hold.ok()) {
+    if (observer_ != nullptr) observer_->OnAdmissionRefused(kUserBoundName);
+    return group.SetAdmission(std::string(hold.status().message()));
   }
-  group.SetAdmission(std::move(admission.reason));
+  if (options_.memory != nullptr) {
+    MemoryAdmission admission = options_.memory->Admit(RequestOf(session));
+    session.lease = std::move(admission.lease);
+    if (session.lease == nullptr) {
+      if (observer_ != nullptr) {
+        observer_->OnAdmissionRefused(MemoryBoundKindName(admission.bound_kind));
+      }
+      return group.SetAdmission(std::move(admission.reason));
+    }
+  }
+  session.staged_hold = *std::move(hold);
+  group.SetAdmission("");
 }
 
 void SessionRegistry::GiveOutcomes(Group& group) {
@@ -407,6 +522,7 @@ void SessionRegistry::StopReadingFor(Session& session) {
   session.reading = false;
   session.staged->RemoveSession(session.id);
   session.lease = nullptr;
+  session.staged_hold = nullptr;
 }
 
 void SessionRegistry::WhenReady(SessionId id,
@@ -505,7 +621,7 @@ void SessionRegistry::RequestProgress(SessionId id, uint64_t major_faults) {
 absl::Time SessionRegistry::Tick() {
   absl::MutexLock lock(&mutex_);
   const absl::Time now = options_.now();
-  absl::Time next = EndOverdue(now);
+  absl::Time next = std::min(EndOverdue(now), lending_.Expire(now));
   for (const auto& [key, group] : groups_) {
     if (!group->deadline().has_value()) continue;
     GiveOutcomes(*group);
@@ -577,6 +693,7 @@ void SessionRegistry::End(SessionId id, absl::string_view outcome, const absl::S
   sessions_.erase(found);
   tokens_.erase(session->token);
   exit_watch_.Forget(id);
+  lending_.Leave(id);
   const auto group = groups_.find(session->group_key);
   StopReadingFor(*session);
   group->second->Leave(id);
@@ -608,6 +725,9 @@ void SessionRegistry::ReportCounts() {
   observer_->OnSessionCount(sessions_.size());
   observer_->OnGroupCount(groups_.size());
   if (options_.memory != nullptr) observer_->OnLeasedBytes(options_.memory->leased_bytes());
+  uint64_t largest = 0;
+  for (const auto& [uid, bytes] : quota_.StagedBytes()) largest = std::max(largest, bytes);
+  observer_->OnLargestUserBytes(largest);
 }
 
 void SessionRegistry::ReleaseLater(std::shared_ptr<StagedCheckpoint> checkpoint) {

@@ -26,6 +26,7 @@
 #include "absl/types/span.h"
 
 #include "common/descriptor_protocol.h"
+#include "common/file_system_magic.h"
 #include "common/peer_identity.h"
 #include "common/unique_fd.h"
 #include "daemon/memory/memory_ledger.h"
@@ -33,6 +34,7 @@
 #include "daemon/session/group.h"
 #include "daemon/session/session_decision.h"
 #include "daemon/session/session_terms.h"
+#include "daemon/session/shard_lending.h"
 #include "daemon/session/user_quota.h"
 #include "daemon/session/work_queue.h"
 #include "daemon/staging/staged_checkpoint.h"
@@ -72,10 +74,13 @@ class SessionObserver {
   virtual void OnDecision(absl::string_view effective, absl::string_view reason_class) = 0;
   virtual void OnConsumed(uint64_t bytes) = 0;
   virtual void OnMajorFaults(uint64_t count) = 0;
-  // A group's checkpoint does not fit into memory: "node", "cgroup", "setting".
+  // A group's checkpoint does not fit into memory: "node", "cgroup", "setting"; or into what its
+  // user may have of it: "user".
   virtual void OnAdmissionRefused(absl::string_view bound) = 0;
   // What checkpoints have leased of the node's memory now.
   virtual void OnLeasedBytes(uint64_t bytes) = 0;
+  // Most that is staged for one user now.
+  virtual void OnLargestUserBytes(uint64_t bytes) = 0;
 };
 
 // Descriptors for a rank; its own duplicates.
@@ -109,9 +114,12 @@ class SessionRegistry {
     // Of one user; see UserQuota.
     size_t sessions_per_user_max = 192;
     size_t descriptors_per_user_max = 48 * 1024;
+    uint64_t staged_bytes_per_user_max = UINT64_MAX;
     size_t lanes_max = 8;
     absl::Duration agreement_timeout = absl::Seconds(60);
     absl::Duration descriptor_timeout = absl::Seconds(30);
+    // Files of file systems of this type (statfs) are lent by one session to others of its user.
+    uint32_t lent_file_system = kFuseMagic;
     // The clock.
     std::function<absl::Time()> now;
     // Whom to ask before reading ahead. Outlives the registry. Null: memory is without end.
@@ -150,6 +158,19 @@ class SessionRegistry {
   // more than the open request has shards; RESOURCE_EXHAUSTED: descriptors_per_user_max.
   absl::StatusOr<std::shared_ptr<UserQuota::Charge>> AdmitShards(SessionId id, uint32_t first_index,
                                                                  size_t count)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether descriptors that only name shards may be received (see LendShards), and their account.
+  // Errors as AdmitShards; each shard is named once, and before any descriptor of one is sent.
+  absl::StatusOr<std::shared_ptr<UserQuota::Charge>> AdmitNamedShards(SessionId id,
+                                                                      uint32_t first_index,
+                                                                      size_t count)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // What the session may borrow of the shards that it shows with O_PATH descriptors, which are the
+  // registry's from now on. Calls `done` once, at once or later, under the registry's lock, within
+  // kLendTimeout: an entry for each, null where the session is to open the file itself. `groups`:
+  // the supplementary ones of its process. NOT_FOUND, CANCELLED: the session has ended.
+  void LendShards(SessionId id, std::vector<UniqueFd> named, std::vector<gid_t> groups,
+                  std::shared_ptr<UserQuota::Charge> charge, ShardLending::Done done)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // The descriptors that came after AdmitShards, which are the registry's from now on whatever it
   // answers; returns how many shards the session holds descriptors of. The last one starts the
@@ -192,6 +213,9 @@ class SessionRegistry {
 
   bool draining() const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<SessionSnapshot> Snapshot() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // What is read for each user who has anything read, in bytes of whole checkpoints.
+  std::map<uid_t, uint64_t> StagedBytesOfUsers() const { return quota_.StagedBytes(); }
+  uint64_t staged_bytes_per_user_max() const { return options_.staged_bytes_per_user_max; }
   // Lets go of a checkpoint on a thread that may block (the last holder waits for its lanes).
   void ReleaseLater(std::shared_ptr<StagedCheckpoint> checkpoint);
 
@@ -204,6 +228,14 @@ class SessionRegistry {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Session* Find(SessionId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Prepare(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells the lending what a session has shown, and closes the descriptors. Blocks on storage.
+  void ShowShards(ShardLending::AskId ask, std::vector<UniqueFd>& named, const FileReader& reader)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Lets other sessions of this user have what this one has sent. Blocks on storage.
+  void OfferShards(SessionId id, const std::vector<ReceivedShard>& shards)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // A descriptor that is closed where that may block.
+  SharedFd Share(UniqueFd descriptor, std::shared_ptr<UserQuota::Charge> charge);
   // How much of it is in memory, where that can matter. Takes its time.
   uint64_t AskResidentBytes(const StagedCheckpoint& staged) const;
   void OnPrepared(SessionId id, absl::StatusOr<std::shared_ptr<StagedCheckpoint>> result,
@@ -247,6 +279,7 @@ class SessionRegistry {
   std::map<std::pair<uid_t, const StagedCheckpoint*>, std::weak_ptr<UserQuota::Charge>>
       checkpoint_charges_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  ShardLending lending_ ABSL_GUARDED_BY(mutex_);
 
   // Last, so that their threads end before the rest goes.
   const std::unique_ptr<WorkQueue> release_queue_;

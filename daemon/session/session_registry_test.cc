@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,7 +20,9 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include <linux/kcmp.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 
 #include "common/status_matchers.h"
@@ -147,11 +151,14 @@ class SessionRegistryTest : public ::testing::Test {
     uint64_t memory_bytes = kNoMemoryLimit;
     size_t sessions_per_user = 100;
     size_t descriptors_per_user = 1000;
+    uint64_t staged_bytes_per_user = kNoMemoryLimit;
   };
   SessionRegistryTest() : SessionRegistryTest(Limits()) {}
   explicit SessionRegistryTest(const Limits& limits)
       : limits_(limits),
-        ledger_({.root = machine_.path(), .headroom = {}, .limit_bytes = limits.memory_bytes}) {}
+        ledger_({.root = machine_.path(), .headroom = {}, .limit_bytes = limits.memory_bytes}) {
+    std::ofstream(shard_) << "weights";
+  }
 
   struct Opened {
     SessionId id = 0;
@@ -212,14 +219,53 @@ class SessionRegistryTest : public ::testing::Test {
     return {.sessions_max = 4,
             .sessions_per_user_max = limits_.sessions_per_user,
             .descriptors_per_user_max = limits_.descriptors_per_user,
+            .staged_bytes_per_user_max = limits_.staged_bytes_per_user,
             .lanes_max = 2,
             .agreement_timeout = absl::Seconds(60),
             .descriptor_timeout = absl::Seconds(30),
+            .lent_file_system = magic_,
             .now = [this] { return absl::FromUnixNanos(now_ns_.load()); },
             .memory = &ledger_};
   }
 
+  static uint32_t MagicOf(const std::string& path) {
+    struct statfs file_system = {};
+    EXPECT_EQ(statfs(path.c_str(), &file_system), 0);
+    return static_cast<uint32_t>(file_system.f_type);
+  }
+  UniqueFd OpenShard(int flags) const {
+    UniqueFd fd(open(shard_.c_str(), flags | O_CLOEXEC));
+    EXPECT_TRUE(fd.valid());
+    return fd;
+  }
+  using Loans = absl::StatusOr<std::vector<SharedFd>>;
+  // Shows the shard; the answer comes when there is one.
+  std::future<Loans> Borrow(const Opened& session) {
+    auto charge = registry_.AdmitNamedShards(session.id, 0, 1);
+    EXPECT_OK(charge);
+    std::vector<UniqueFd> named;
+    named.push_back(OpenShard(O_PATH));
+    auto answer = std::make_shared<std::promise<Loans>>();
+    std::future<Loans> loans = answer->get_future();
+    registry_.LendShards(session.id, std::move(named), {}, *std::move(charge),
+                         [answer](Loans lent) { answer->set_value(std::move(lent)); });
+    return loans;
+  }
+  void SendOpenShard(const Opened& session, UniqueFd descriptor) {
+    std::vector<UniqueFd> descriptors;
+    descriptors.push_back(std::move(descriptor));
+    EXPECT_OK(AddShards(session.id, 0, std::move(descriptors)));
+    session.listener->WaitForEvent("checkpoint 2");
+  }
+  static bool SameOpenFile(int a, int b) {
+    return syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE, a, b) == 0;
+  }
+
   const Limits limits_;
+  // A shard on a file system that stands for FUSE.
+  const TemporaryDirectoryForTest shards_;
+  const std::string shard_ = shards_.File("model.safetensors");
+  const uint32_t magic_ = MagicOf(shards_.path());
   // Stands for the client's process; ours cannot exit.
   IdleProcess self_;
   std::atomic<int64_t> now_ns_ = 0;
@@ -245,6 +291,108 @@ TEST_F(SessionRegistryTest, EagerSessionGetsItsEventsInOrder) {
   EXPECT_OK(rank.listener->WaitForEnd());
   EXPECT_THAT(rank.listener->events(),
               ElementsAre("opened", "checkpoint 2", "decision rank_striped_read_ahead", "ended"));
+}
+
+TEST_F(SessionRegistryTest, LendsWhatASessionOfTheSameUserHasSent) {
+  const Opened first = Open(Terms(0, 3));
+  Loans loans = Borrow(first).get();
+  ASSERT_OK(loans);
+  EXPECT_EQ(loans->at(0), nullptr) << "nobody has it yet";
+  const Opened second = Open(Terms(1, 3));
+  std::future<Loans> waiting = Borrow(second);
+  const UniqueFd mine = OpenShard(O_RDONLY);
+  SendOpenShard(first, UniqueFd(dup(mine.get())));
+  loans = waiting.get();
+  ASSERT_OK(loans);
+  ASSERT_NE(loans->at(0), nullptr);
+  EXPECT_TRUE(SameOpenFile(loans->at(0)->get(), mine.get()));
+  SendOpenShard(second, UniqueFd(dup(loans->at(0)->get())));
+  // Also when the first is gone.
+  registry_.Close(first.id);
+  const Opened third = Open(Terms(2, 3));
+  loans = Borrow(third).get();
+  ASSERT_OK(loans);
+  ASSERT_NE(loans->at(0), nullptr);
+  EXPECT_TRUE(SameOpenFile(loans->at(0)->get(), mine.get()));
+}
+
+TEST_F(SessionRegistryTest, LendsNothingToAnotherUser) {
+  const Opened first = Open(Terms(0, 2));
+  ASSERT_OK(Borrow(first).get());
+  SendOpenShard(first, OpenShard(O_RDONLY));
+  PeerIdentity stranger = self_.peer();
+  ++stranger.uid;
+  const Opened second = Open(Terms(1, 2), stranger);
+  const Loans loans = Borrow(second).get();
+  ASSERT_OK(loans);
+  EXPECT_EQ(loans->at(0), nullptr);
+}
+
+TEST_F(SessionRegistryTest, LendsNothingThatIsOpenForMoreThanReading) {
+  const Opened first = Open(Terms(0, 2));
+  ASSERT_OK(Borrow(first).get());
+  SendOpenShard(first, OpenShard(O_RDWR));
+  const Loans loans = Borrow(Open(Terms(1, 2))).get();
+  ASSERT_OK(loans);
+  EXPECT_EQ(loans->at(0), nullptr);
+}
+
+TEST_F(SessionRegistryTest, BorrowersWaitNoLongerThanTheirTime) {
+  const Opened first = Open(Terms(0, 2));
+  ASSERT_OK(Borrow(first).get());
+  std::future<Loans> waiting = Borrow(Open(Terms(1, 2)));
+  EXPECT_LE(registry_.Tick(), absl::UnixEpoch() + kLendTimeout);
+  Advance(kLendTimeout);
+  registry_.Tick();
+  const Loans loans = waiting.get();
+  ASSERT_OK(loans);
+  EXPECT_EQ(loans->at(0), nullptr);
+}
+
+TEST_F(SessionRegistryTest, ShardsAreNamedOnceInOrderAndBeforeTheirDescriptorsCome) {
+  SessionTerms terms = Terms(0, 1);
+  terms.shards.push_back({.name = "model-2.safetensors", .size_bytes = 4096, .mtime_ns = 1});
+  const Opened rank = Open(terms);
+  const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("were named"));
+  EXPECT_THAT(registry_.AdmitNamedShards(rank.id, 1, 1).status(), refused);
+  EXPECT_THAT(registry_.AdmitNamedShards(rank.id, 0, 3).status(), refused);
+  EXPECT_OK(registry_.AdmitNamedShards(rank.id, 0, 1));
+  EXPECT_THAT(registry_.AdmitNamedShards(rank.id, 0, 1).status(), refused);
+  std::vector<UniqueFd> descriptors;
+  descriptors.push_back(OpenShard(O_RDONLY));
+  EXPECT_OK(AddShards(rank.id, 0, std::move(descriptors)));
+  EXPECT_THAT(registry_.AdmitNamedShards(rank.id, 1, 1).status(), refused);
+  registry_.Close(rank.id);
+  EXPECT_THAT(registry_.AdmitNamedShards(rank.id, 0, 1).status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("ended")));
+}
+
+TEST_F(SessionRegistryTest, NothingThatWasLentStaysWhenAllSessionsHaveEnded) {
+  std::weak_ptr<const UniqueFd> lent;
+  {
+    const Opened first = Open(Terms(0, 2));
+    ASSERT_OK(Borrow(first).get());
+    SendOpenShard(first, OpenShard(O_RDONLY));
+    const Opened second = Open(Terms(1, 2));
+    Loans loans = Borrow(second).get();
+    ASSERT_OK(loans);
+    lent = loans->at(0);
+    registry_.Close(first.id);
+    registry_.Close(second.id);
+  }
+  EXPECT_TRUE(registry_.WaitUntilIdle(absl::Now() + kPatience));
+  EXPECT_TRUE(lent.expired());
+}
+
+TEST_F(SessionQuotaTest, LoansTakeNoPlaceThatDescriptorsNeed) {
+  // Of three descriptors: one that is named, one to come, and one of the other session.
+  SendShards(Open(Terms(0, 3)));
+  const Opened second = Open(Terms(1, 3));
+  EXPECT_OK(registry_.AdmitNamedShards(second.id, 0, 1));
+  const Opened third = Open(Terms(2, 3));
+  EXPECT_THAT(registry_.AdmitNamedShards(third.id, 0, 1).status(),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("LimitNOFILE")));
+  SendShards(second);
 }
 
 TEST_F(SessionRegistryTest, EverythingIsReleasedWhenTheSessionEnds) {
@@ -638,6 +786,7 @@ class AdmissionTest : public SessionRegistryTest {
  protected:
   explicit AdmissionTest(uint64_t memory_limit_bytes = 2 * StagedCheckpointFake::kShardBytes - 1)
       : SessionRegistryTest({.memory_bytes = memory_limit_bytes}) {}
+  explicit AdmissionTest(const Limits& limits) : SessionRegistryTest(limits) {}
 
   static SessionTerms TermsOf(int64_t checkpoint, uint32_t rank, uint32_t size) {
     SessionTerms terms = Terms(rank, size);
@@ -649,6 +798,57 @@ class AdmissionTest : public SessionRegistryTest {
     return opened.listener->WaitForDecision().effective;
   }
 };
+
+// Memory for all; for one user, that of one checkpoint.
+class UserShareTest : public AdmissionTest {
+ protected:
+  static constexpr uint64_t kShare = 2 * StagedCheckpointFake::kShardBytes - 1;
+  UserShareTest() : AdmissionTest(Limits{.staged_bytes_per_user = kShare}) {
+    other_user_ = self_.peer();
+    ++other_user_.uid;
+  }
+  PeerIdentity other_user_;
+};
+
+TEST_F(UserShareTest, OneMoreCheckpointOfOneUserIsNativeWithTheNumbers) {
+  const Opened a = OpenReady(TermsOf(1, 0, 1));
+  EXPECT_EQ(PolicyOf(a), SessionPolicy::kRankStripedReadAhead);
+  const Opened b = OpenReady(TermsOf(2, 0, 1));
+  const SessionDecision refused = b.listener->WaitForDecision();
+  EXPECT_EQ(refused.effective, SessionPolicy::kNative);
+  EXPECT_FALSE(refused.activated);
+  EXPECT_EQ(refused.reason_class, ReasonClass::kNotEnoughMemory);
+  EXPECT_EQ(refused.reason,
+            absl::StrCat("checkpoint needs 4.00 KiB of memory, 3.99 KiB available: "
+                         "staged-bytes-per-uid-max 7.99 KiB - 4.00 KiB of other checkpoints of "
+                         "uid ",
+                         self_.peer().uid));
+  EXPECT_EQ(store_.checkpoint(2)->sessions_demanding(), 0u);
+  EXPECT_EQ(ledger_.leased_bytes(), StagedCheckpointFake::kShardBytes);
+  // Another user has his own share, and the same user all that he has already.
+  SessionTerms of_others = TermsOf(2, 0, 1);
+  of_others.group_name = "others";
+  const Opened others = OpenReady(of_others, other_user_);
+  EXPECT_EQ(PolicyOf(others), SessionPolicy::kRankStripedReadAhead);
+  EXPECT_EQ(registry_.StagedBytesOfUsers().size(), 2u);
+}
+
+TEST_F(UserShareTest, SessionsAndGroupsOnOneCheckpointCountOnceUntilTheLastOneEnds) {
+  const Opened first = OpenReady(TermsOf(1, 0, 2));
+  const Opened second = OpenReady(TermsOf(1, 1, 2));
+  SessionTerms other_group = TermsOf(1, 0, 1);
+  other_group.group_name = "other";
+  const Opened third = OpenReady(other_group);
+  EXPECT_EQ(PolicyOf(third), SessionPolicy::kRankStripedReadAhead);
+  EXPECT_THAT(registry_.StagedBytesOfUsers(),
+              ElementsAre(std::pair(self_.peer().uid, StagedCheckpointFake::kShardBytes)));
+  registry_.Close(first.id);
+  registry_.Close(third.id);
+  EXPECT_EQ(registry_.StagedBytesOfUsers().size(), 1u);
+  registry_.Close(second.id);
+  EXPECT_TRUE(registry_.StagedBytesOfUsers().empty());
+  EXPECT_EQ(PolicyOf(OpenReady(TermsOf(2, 0, 1))), SessionPolicy::kRankStripedReadAhead);
+}
 
 class NoRoomTest : public AdmissionTest {
  protected:
@@ -674,6 +874,7 @@ TEST_F(NoRoomTest, TheWholeGroupGetsNativeWithTheNumbersAlsoWhoAskedByName) {
   registry_.AddUrgent(second.id, {&extent, 1});
   EXPECT_EQ(store_.checkpoint(1)->sessions_demanding(), 0u);
   EXPECT_EQ(ledger_.leased_bytes(), 0u);
+  EXPECT_TRUE(registry_.StagedBytesOfUsers().empty());
 }
 
 TEST_F(NoRoomTest, AStrictGroupIsToldTogetherAndNothingIsReadMeanwhile) {
@@ -695,6 +896,7 @@ TEST_F(NoRoomTest, NativeIsGivenForItsOwnReason) {
   native.policy = SessionPolicy::kNative;
   const Opened rank = OpenReady(native);
   EXPECT_EQ(rank.listener->WaitForDecision().reason_class, ReasonClass::kRequested);
+  EXPECT_TRUE(registry_.StagedBytesOfUsers().empty());
 }
 
 TEST_F(NoRoomTest, PagesInMemoryThatOthersPayForAreCountedAsSuch) {

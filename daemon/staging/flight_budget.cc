@@ -27,13 +27,14 @@ std::unique_ptr<FlightBudget::Share> FlightBudget::Join(uint64_t device,
   return share;
 }
 
-std::vector<FlightBudget::MountFlight> FlightBudget::mounts() const {
+std::vector<MountFlight> FlightBudget::Flights() const {
   std::vector<MountFlight> flights;
   absl::MutexLock lock(&mutex_);
   for (const auto& [device, mount] : mounts_) {
     flights.push_back({.device = device,
                        .in_flight_bytes = mount.in_flight_bytes,
-                       .limit_bytes = mount.limit.bytes()});
+                       .limit_bytes = mount.limit.bytes(),
+                       .stuck_bytes = mount.stuck_bytes});
   }
   return flights;
 }
@@ -57,13 +58,15 @@ bool FlightBudget::Allows(const Mount& mount, const Share& share, uint64_t bytes
          share.in_flight_bytes_ + bytes <= limit / (static_cast<uint64_t>(others) + 1);
 }
 
-void FlightBudget::WakeWaiting() {
-  for (auto& [device, mount] : mounts_) {
-    for (Share* share : mount.shares) {
+void FlightBudget::WakeWaiting(const Mount& mount) {
+  const auto wake = [](const Mount& of) {
+    for (const Share* share : of.shares) {
       // It stays one that waits until it has taken.
       if (share->waits_) share->waker_->WakeAll();
     }
-  }
+  };
+  if (!std::exchange(node_refused_, false)) return wake(mount);
+  for (const auto& [device, other] : mounts_) wake(other);
 }
 
 bool FlightBudget::Share::TryTake(uint64_t bytes, bool urgent) {
@@ -71,6 +74,9 @@ bool FlightBudget::Share::TryTake(uint64_t bytes, bool urgent) {
   Mount& mount = budget_->mounts_.at(device_);
   if (!budget_->Allows(mount, *this, bytes, urgent)) {
     waits_ = true;
+    if (budget_->in_flight_bytes_ + bytes > budget_->options_.node_bytes_max) {
+      budget_->node_refused_ = true;
+    }
     return false;
   }
   waits_ = false;
@@ -83,7 +89,7 @@ bool FlightBudget::Share::TryTake(uint64_t bytes, bool urgent) {
 void FlightBudget::Share::Withdraw() {
   absl::MutexLock lock(&budget_->mutex_);
   if (!std::exchange(waits_, false)) return;
-  budget_->WakeWaiting();
+  budget_->WakeWaiting(budget_->mounts_.at(device_));
 }
 
 void FlightBudget::Share::Give(uint64_t bytes, uint64_t read_bytes, absl::Time now) {
@@ -96,18 +102,21 @@ void FlightBudget::Share::Give(uint64_t bytes, uint64_t read_bytes, absl::Time n
   in_flight_bytes_ -= bytes;
   mount.in_flight_bytes -= bytes;
   budget_->in_flight_bytes_ -= bytes;
-  budget_->WakeWaiting();
+  budget_->WakeWaiting(mount);
 }
 
 void FlightBudget::Share::SetStuck(uint64_t bytes) {
   absl::MutexLock lock(&budget_->mutex_);
   CHECK(budget_->in_flight_bytes_ >= bytes);
+  Mount& mount = budget_->mounts_.at(device_);
+  mount.stuck_bytes += bytes;
   budget_->in_flight_bytes_ -= bytes;
-  budget_->WakeWaiting();
+  budget_->WakeWaiting(mount);
 }
 
 void FlightBudget::Share::ClearStuck(uint64_t bytes) {
   absl::MutexLock lock(&budget_->mutex_);
+  budget_->mounts_.at(device_).stuck_bytes -= bytes;
   budget_->in_flight_bytes_ += bytes;
 }
 

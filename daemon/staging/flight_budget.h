@@ -14,6 +14,7 @@
 
 #include "daemon/staging/flight_limit.h"
 #include "daemon/staging/lane_waker.h"
+#include "daemon/staging/mount_flight.h"
 
 namespace forestage {
 
@@ -26,14 +27,6 @@ class FlightBudget : public std::enable_shared_from_this<FlightBudget> {
     uint64_t mount_bytes_max = 0;
     uint64_t node_bytes_max = 0;
   };
-  // What is read of one mount now, for status and metrics.
-  struct MountFlight {
-    uint64_t device = 0;
-    uint64_t in_flight_bytes = 0;
-    // How many may be, as found by trying.
-    uint64_t limit_bytes = 0;
-  };
-
   // The part of one checkpoint that lies on one mount. Leaves the budget when it goes; then nothing
   // of it may be in flight.
   class Share {
@@ -76,13 +69,15 @@ class FlightBudget : public std::enable_shared_from_this<FlightBudget> {
 
   std::unique_ptr<Share> Join(uint64_t device, std::shared_ptr<LaneWaker> waker)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<MountFlight> mounts() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Mounts that somebody has joined, in the order of their numbers.
+  std::vector<MountFlight> Flights() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Mount {
     explicit Mount(FlightLimit::Range range) : limit(range) {}
     FlightLimit limit;
     uint64_t in_flight_bytes = 0;
+    uint64_t stuck_bytes = 0;
     std::list<Share*> shares;
   };
 
@@ -90,13 +85,16 @@ class FlightBudget : public std::enable_shared_from_this<FlightBudget> {
   FlightLimit::Range RangeOf() const;
   bool Allows(const Mount& mount, const Share& share, uint64_t bytes, bool urgent) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void WakeWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // There may be a place on `mount`; on others as well when the node's budget was what they lacked.
+  void WakeWaiting(const Mount& mount) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   mutable absl::Mutex mutex_;
   std::map<uint64_t, Mount> mounts_ ABSL_GUARDED_BY(mutex_);
   // Without what is stuck.
   uint64_t in_flight_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Somebody was refused for want of the node's budget since the last waking of all.
+  bool node_refused_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace forestage

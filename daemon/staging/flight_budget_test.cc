@@ -79,9 +79,9 @@ TEST_F(FlightBudgetTest, AMountsBudgetIsSharedByAllItsCheckpoints) {
   EXPECT_TRUE(first.Take());
   EXPECT_TRUE(second.Take());
   EXPECT_EQ(first.TakeAll() + second.TakeAll(), 2);
-  ASSERT_EQ(budget_->mounts().size(), 1u);
-  EXPECT_EQ(budget_->mounts()[0].in_flight_bytes, 4 * kExtent);
-  EXPECT_EQ(budget_->mounts()[0].limit_bytes, 4 * kExtent);
+  ASSERT_EQ(budget_->Flights().size(), 1u);
+  EXPECT_EQ(budget_->Flights()[0].in_flight_bytes, 4 * kExtent);
+  EXPECT_EQ(budget_->Flights()[0].limit_bytes, 4 * kExtent);
 }
 
 TEST_F(FlightBudgetTest, WhoComesLaterGetsItsPart) {
@@ -123,7 +123,11 @@ TEST_F(FlightBudgetTest, AStuckReadKeepsItsPlaceOnItsOwnMountOnly) {
   for (int i = 0; i < 4; ++i) stuck.share().SetStuck(kExtent);
   EXPECT_EQ(stuck.TakeAll(), 0);
   EXPECT_EQ(healthy.TakeAll(), 4);
+  ASSERT_EQ(budget_->Flights().size(), 2u);
+  EXPECT_EQ(budget_->Flights()[0].stuck_bytes, 4 * kExtent);
+  EXPECT_EQ(budget_->Flights()[1].stuck_bytes, 0u);
   for (int i = 0; i < 4; ++i) stuck.share().ClearStuck(kExtent);
+  EXPECT_EQ(budget_->Flights()[0].stuck_bytes, 0u);
 }
 
 TEST_F(FlightBudgetTest, AnUrgentReadGoesBeyondTheLimitALittle) {
@@ -146,6 +150,29 @@ TEST_F(FlightBudgetTest, WhoWaitsIsWokenWhenThereMayBeAPlace) {
     EXPECT_EQ(waits.TakeAll(), 0);
     other.Give(1);
     EXPECT_EQ(reader.wakes(), 1);
+  }
+  waker->Detach(&reader);
+}
+
+TEST_F(FlightBudgetTest, AnotherMountsReadWakesOnlyWhoLacksTheNodesBudget) {
+  WokenReader reader;
+  const auto waker = std::make_shared<LaneWaker>();
+  waker->Attach(&reader);
+  {
+    Checkpoint elsewhere(*budget_, kMountB);
+    EXPECT_TRUE(elsewhere.Take());
+    Checkpoint waits(*budget_, kMountA, waker);
+    // Its mount has no more for it: what ends elsewhere changes nothing.
+    EXPECT_EQ(waits.TakeAll(), 4);
+    elsewhere.Give(1);
+    EXPECT_EQ(reader.wakes(), 0);
+    // Now the node has no more.
+    waits.Give(2);
+    EXPECT_EQ(elsewhere.TakeAll(), 4);
+    EXPECT_EQ(waits.TakeAll(), 0);
+    const int before = reader.wakes();
+    elsewhere.Give(1);
+    EXPECT_GT(reader.wakes(), before);
   }
   waker->Detach(&reader);
 }

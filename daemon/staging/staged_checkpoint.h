@@ -18,6 +18,7 @@
 #include "checkpoint/catalog.h"
 #include "checkpoint/extent.h"
 #include "common/unique_fd.h"
+#include "daemon/staging/mount_flight.h"
 #include "daemon/storage/mount_table.h"
 #include "daemon/storage/shard_file.h"
 
@@ -42,7 +43,7 @@ class StagingObserver {
 using SessionId = uint64_t;
 
 struct StagingProgress {
-  uint64_t wanted_bytes = 0;    // of all demanded extents
+  uint64_t wanted_bytes = 0;    // of all demanded pages
   uint64_t resident_bytes = 0;  // of these, verified
   uint64_t failed_bytes = 0;    // of these, not readable by the daemon
   uint64_t read_bytes = 0;      // from storage, ever, for this checkpoint
@@ -75,13 +76,15 @@ class StagedCheckpoint {
   virtual int board_fd() const = 0;
 
   // Adds to what a session demands, in order; lanes begin to read. Demands of several sessions are
-  // read in turn, each in its own order, no extent twice. A failed extent that is demanded again
-  // is tried again.
+  // read in turn, each in its own order, no page twice, and no page that nobody demands. A failed
+  // extent that is demanded again is tried again. When this returns the board shows no extent as
+  // resident of which a page that was demanded was not brought in.
   // INVALID_ARGUMENT: a tensor index or range outside the catalog; nothing was added.
   virtual absl::Status AddDemand(SessionId session, absl::Span<const DemandItem> items) = 0;
   // Everything, in file order.
   virtual void AddDemandForEverything(SessionId session) = 0;
-  // These extents go before everything else. Indexes outside the map are ignored.
+  // These extents go before everything else: what is demanded of them, or all of one of which the
+  // session demands nothing. Indexes outside the map are ignored.
   virtual void AddUrgent(SessionId session, absl::Span<const uint64_t> extent_indexes) = 0;
   // The session is gone; what nobody else demands and no lane has begun is not read any more.
   virtual void RemoveSession(SessionId session) = 0;
@@ -93,7 +96,8 @@ class StagedCheckpoint {
   // Of these: in the page cache now, whoever brought them in; 0 where the kernel does not say. Asks
   // page by page: takes its time.
   virtual uint64_t CachedBytes() const = 0;
-  // The first errors of reads, oldest first, at most limits' kReadErrorsKept.
+  // The first errors of reads, oldest first, at most limits' kReadErrorsKept; behind them, as many
+  // files at most that were changed since they were opened, as far as this machine knows.
   virtual std::vector<std::string> read_errors() const = 0;
   // Lanes stop after what is in flight (cancelled where the kernel can), the board is closed. Does
   // not wait. The destructor waits for lanes.
@@ -128,6 +132,8 @@ class CheckpointStore {
   virtual std::string reader_reason() const = 0;
   // The mounts that it has read from.
   virtual std::vector<MountTable::Seen> mounts() const { return {}; }
+  // What is read now of the mounts of staged checkpoints.
+  virtual std::vector<MountFlight> Flights() const { return {}; }
 };
 
 }  // namespace forestage

@@ -10,7 +10,9 @@
 
 #include "common/check.h"
 #include "common/mount_probe.h"
+#include "common/units.h"
 #include "daemon/limits.h"
+#include "daemon/storage/read_piece.h"
 
 namespace forestage {
 namespace {
@@ -19,6 +21,16 @@ std::vector<uint64_t> SizesOf(absl::Span<const std::unique_ptr<ShardFile>> files
   std::vector<uint64_t> sizes;
   for (const std::unique_ptr<ShardFile>& file : files) sizes.push_back(file->bytes());
   return sizes;
+}
+
+// Parts of an extent, as ranges of its file.
+std::vector<ByteRange> OfFile(const Extent& extent, const ExtentParts& parts) {
+  std::vector<ByteRange> ranges;
+  ranges.reserve(parts.ranges().size());
+  for (const ExtentParts::Range& range : parts.ranges()) {
+    ranges.push_back({.begin = extent.offset + range.begin, .end = extent.offset + range.end});
+  }
+  return ranges;
 }
 
 }  // namespace
@@ -47,29 +59,46 @@ Stager::MountPart& Stager::PartOf(uint64_t extent) {
   return parts_[part_of_shard_[extents_.extent(extent).shard_index]];
 }
 
-std::vector<ExtentRange> Stager::CutByMount(ExtentRange range) {
-  if (parts_.size() == 1) return {range};
-  std::vector<ExtentRange> ranges;
-  for (uint64_t extent = range.first; extent < range.last; ++extent) {
-    if (!ranges.empty() && &PartOf(extent) == &PartOf(ranges.back().first)) {
-      ranges.back().last = extent + 1;
-    } else {
-      ranges.push_back({.first = extent, .last = extent + 1});
-    }
+void Stager::ShowQueued(ExtentRange range) {
+  if (stopping()) return;
+  for (const ExtentState before :
+       {ExtentState::kAbsent, ExtentState::kFailed, ExtentState::kResident}) {
+    board_->CompareAndSetStates(range.first, range.last, before, ExtentState::kQueued);
   }
-  return ranges;
 }
 
-void Stager::AddDemand(SessionId session, absl::Span<const ExtentRange> ranges) {
+void Stager::AddRange(SessionId session, const ShardRange& range) {
+  const auto [first, last] = extents_.Covering(range.shard_index, range.begin, range.end);
+  DemandQueue& queue = parts_[part_of_shard_[range.shard_index]].queue;
+  const auto add_part = [&](uint64_t index) {
+    const Extent extent = extents_.extent(index);
+    const uint64_t begin = std::max(range.begin, extent.offset) - extent.offset;
+    const uint64_t end = std::min(range.end, extent.offset + extent.bytes) - extent.offset;
+    if (queue.AddPart(session, index,
+                      {.begin = static_cast<uint32_t>(begin), .end = static_cast<uint32_t>(end)})) {
+      ShowQueued({.first = index, .last = index + 1});
+    }
+  };
+  if (first == last) return;
+  add_part(first);
+  if (last - first > 2) {
+    for (const ExtentRange& queued : queue.Add(session, {.first = first + 1, .last = last - 1})) {
+      ShowQueued(queued);
+    }
+  }
+  if (last - first > 1) add_part(last - 1);
+}
+
+void Stager::AddDemand(SessionId session, absl::Span<const ShardRange> ranges) {
   absl::MutexLock lock(&mutex_);
-  for (const ExtentRange& range : ranges) {
-    if (range.first == range.last) continue;
-    for (const ExtentRange& part : CutByMount(range)) PartOf(part.first).queue.Add(session, part);
-    if (stopping()) continue;
-    board_->CompareAndSetStates(range.first, range.last, ExtentState::kAbsent,
-                                ExtentState::kQueued);
-    board_->CompareAndSetStates(range.first, range.last, ExtentState::kFailed,
-                                ExtentState::kQueued);
+  for (const ShardRange& range : ranges) AddRange(session, range);
+  OnDemandChanged();
+}
+
+void Stager::AddDemandForEverything(SessionId session) {
+  absl::MutexLock lock(&mutex_);
+  for (uint32_t i = 0; i < files_.size(); ++i) {
+    AddRange(session, {.shard_index = i, .begin = 0, .end = files_[i]->bytes()});
   }
   OnDemandChanged();
 }
@@ -77,10 +106,9 @@ void Stager::AddDemand(SessionId session, absl::Span<const ExtentRange> ranges) 
 void Stager::AddUrgent(SessionId session, absl::Span<const uint64_t> extents) {
   absl::MutexLock lock(&mutex_);
   for (const uint64_t extent : extents) {
-    PartOf(extent).queue.AddUrgent(session, extent);
-    if (stopping()) continue;
-    board_->CompareAndSetState(extent, ExtentState::kAbsent, ExtentState::kQueued);
-    board_->CompareAndSetState(extent, ExtentState::kFailed, ExtentState::kQueued);
+    if (PartOf(extent).queue.AddUrgent(session, extent)) {
+      ShowQueued({.first = extent, .last = extent + 1});
+    }
   }
   OnDemandChanged();
 }
@@ -88,9 +116,14 @@ void Stager::AddUrgent(SessionId session, absl::Span<const uint64_t> extents) {
 void Stager::RemoveSession(SessionId session) {
   absl::MutexLock lock(&mutex_);
   for (MountPart& part : parts_) {
-    for (const ExtentRange& range : part.queue.RemoveSession(session)) {
+    const DemandQueue::Removed removed = part.queue.RemoveSession(session);
+    for (const ExtentRange& range : removed.idle) {
       board_->CompareAndSetStates(range.first, range.last, ExtentState::kQueued,
                                   ExtentState::kAbsent);
+    }
+    for (const ExtentRange& range : removed.resident) {
+      board_->CompareAndSetStates(range.first, range.last, ExtentState::kQueued,
+                                  ExtentState::kResident);
     }
     if (!part.queue.HasQueued()) part.share->Withdraw();
   }
@@ -156,8 +189,19 @@ StagingProgress Stager::progress() const {
 }
 
 std::vector<std::string> Stager::read_errors() const {
-  absl::MutexLock lock(&mutex_);
-  return read_errors_;
+  std::vector<std::string> errors;
+  {
+    absl::MutexLock lock(&mutex_);
+    errors = read_errors_;
+  }
+  // What was staged of a file that was changed since is of use to nobody, though no read says so.
+  for (const std::unique_ptr<ShardFile>& file : files_) {
+    const absl::Status unchanged = file->CheckUnchanged();
+    if (unchanged.ok() || absl::c_linear_search(errors, unchanged.message())) continue;
+    if (errors.size() >= 2 * kReadErrorsKept) break;
+    errors.emplace_back(unchanged.message());
+  }
+  return errors;
 }
 
 void Stager::Stop() {
@@ -185,6 +229,46 @@ bool Stager::LaneMayTake(size_t lane, const MountPart& part) {
   return lane_bytes_[lane] + extents_.extent_bytes() <= share * extents_.extent_bytes();
 }
 
+std::vector<ByteRange> Stager::DemandedAround(const DemandQueue& queue, uint64_t index) {
+  std::vector<ByteRange> demanded = OfFile(extents_.extent(index), queue.DemandedOf(index));
+  // Its sessions may have gone.
+  if (demanded.empty()) return demanded;
+  const Extent extent = extents_.extent(index);
+  const ShardFile& file = *files_[extent.shard_index];
+  // Back to the beginning of the block that a fault would read, and on to the end of what the
+  // kernel may read ahead of it.
+  uint64_t& begin = demanded.front().begin;
+  const uint64_t begin_min = AlignDown(begin, kFaultBlockBytes);
+  for (uint64_t i = index; begin > begin_min && begin == extents_.extent(i).offset;) {
+    const std::vector<ByteRange> before = OfFile(extents_.extent(i - 1), queue.DemandedOf(i - 1));
+    if (before.empty() || before.back().end != begin) break;
+    begin = before.back().begin;
+    --i;
+  }
+  uint64_t& end = demanded.back().end;
+  const uint64_t end_max =
+      std::min(file.bytes(), extent.offset + extent.bytes + ReachOfFault(file));
+  for (uint64_t i = index; end < end_max; ++i) {
+    const Extent last = extents_.extent(i);
+    if (end != last.offset + last.bytes) break;
+    const std::vector<ByteRange> after = OfFile(extents_.extent(i + 1), queue.DemandedOf(i + 1));
+    if (after.empty() || after.front().begin != end) break;
+    end = after.front().end;
+  }
+  return demanded;
+}
+
+ReadRequest Stager::RequestFor(const DemandQueue& queue, uint64_t index) {
+  const Extent extent = extents_.extent(index);
+  ReadRequest request = {.file = files_[extent.shard_index].get(),
+                         .offset = extent.offset,
+                         .bytes = extent.bytes,
+                         .tag = index};
+  request.ranges = OfFile(extent, queue.PartsOf(index));
+  request.demanded = DemandedAround(queue, index);
+  return request;
+}
+
 std::optional<ReadRequest> Stager::TakeFrom(MountPart& part, size_t lane) {
   // The place must be there before it is known how much of it is needed.
   const uint64_t place = extents_.extent_bytes();
@@ -193,15 +277,12 @@ std::optional<ReadRequest> Stager::TakeFrom(MountPart& part, size_t lane) {
   }
   const std::optional<DemandQueue::Taken> taken = part.queue.Take();
   CHECK(taken.has_value());
-  const Extent extent = extents_.extent(taken->extent);
-  in_flight_[taken->extent] = {.cause = taken->cause, .bytes = extent.bytes, .begun = absl::Now()};
-  if (extent.bytes < place) part.share->Give(place - extent.bytes, 0, absl::Now());
-  lane_bytes_[lane] += extent.bytes;
+  const uint64_t bytes = part.queue.PartsOf(taken->extent).bytes();
+  in_flight_[taken->extent] = {.cause = taken->cause, .bytes = bytes, .begun = absl::Now()};
+  if (bytes < place) part.share->Give(place - bytes, 0, absl::Now());
+  lane_bytes_[lane] += bytes;
   board_->SetState(taken->extent, ExtentState::kReading);
-  return ReadRequest{.file = files_[extent.shard_index].get(),
-                     .offset = extent.offset,
-                     .bytes = extent.bytes,
-                     .tag = taken->extent};
+  return RequestFor(part.queue, taken->extent);
 }
 
 std::optional<ReadRequest> Stager::Take(size_t lane) {
@@ -210,7 +291,8 @@ std::optional<ReadRequest> Stager::Take(size_t lane) {
   for (size_t tried = 0; tried < parts_.size(); ++tried) {
     MountPart& part = parts_[next_part_];
     next_part_ = (next_part_ + 1) % parts_.size();
-    if (!LaneMayTake(lane, part)) continue;
+    // A rank waits for what is urgent: it must not wait for the reads before it too.
+    if (!part.queue.IsUrgent() && !LaneMayTake(lane, part)) continue;
     std::optional<ReadRequest> request = TakeFrom(part, lane);
     if (request.has_value()) return request;
   }
@@ -266,10 +348,10 @@ void Stager::Finish(size_t lane, const ReadResult& result) {
   MountPart& part = PartOf(result.tag);
   lane_bytes_[lane] -= read.bytes;
   if (status.ok()) {
-    part.queue.Finish(result.tag, ReadOutcome::kResident);
+    const bool again = part.queue.Finish(result.tag, ReadOutcome::kResident);
     read_bytes_ += result.storage_bytes;
     rate_.Add(read.bytes, absl::Now());
-    board_->SetState(result.tag, ExtentState::kResident);
+    board_->SetState(result.tag, again ? ExtentState::kQueued : ExtentState::kResident);
   } else if (absl::IsCancelled(status)) {
     part.queue.Finish(result.tag, ReadOutcome::kCancelled);
     board_->SetState(result.tag, ExtentState::kAbsent);

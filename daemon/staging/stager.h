@@ -48,9 +48,17 @@ class Stager {
   const ExtentMap& extents() const { return extents_; }
   const std::shared_ptr<StagingBoard>& board() const { return board_; }
 
-  // Requires: ranges and indexes are inside the map.
-  void AddDemand(SessionId session, absl::Span<const ExtentRange> ranges)
+  // Bytes [begin, end) of a shard.
+  struct ShardRange {
+    uint32_t shard_index = 0;
+    uint64_t begin = 0;
+    uint64_t end = 0;
+  };
+  // In this order; the pages that hold these bytes. Requires: ranges and indexes are inside the
+  // map.
+  void AddDemand(SessionId session, absl::Span<const ShardRange> ranges)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  void AddDemandForEverything(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddUrgent(SessionId session, absl::Span<const uint64_t> extents) ABSL_LOCKS_EXCLUDED(mutex_);
   void RemoveSession(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -91,8 +99,15 @@ class Stager {
   };
 
   MountPart& PartOf(uint64_t extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Cuts a range where the next extent lies on another mount.
-  std::vector<ExtentRange> CutByMount(ExtentRange range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddRange(SessionId session, const ShardRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Shows on the board that these are to be read, whatever they were.
+  void ShowQueued(ExtentRange range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What is demanded of an extent and, without a gap, around it, as far as it matters to how the
+  // extent is read.
+  std::vector<ByteRange> DemandedAround(const DemandQueue& queue, uint64_t index)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  ReadRequest RequestFor(const DemandQueue& queue, uint64_t index)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A lane has its share of what the mount takes, so that no single one reads everything.
   bool LaneMayTake(size_t lane, const MountPart& part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<ReadRequest> TakeFrom(MountPart& part, size_t lane)

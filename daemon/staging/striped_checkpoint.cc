@@ -51,7 +51,7 @@ StripedCheckpoint::~StripedCheckpoint() {
   stager_->AbandonObserver();
 }
 
-absl::StatusOr<ExtentRange> StripedCheckpoint::ExtentsOf(const DemandItem& item) const {
+absl::StatusOr<Stager::ShardRange> StripedCheckpoint::BytesOf(const DemandItem& item) const {
   if (item.tensor_index >= catalog_.tensor_count()) {
     return absl::InvalidArgumentError(absl::StrCat("tensor index ", item.tensor_index,
                                                    " in a demand; the catalog has ",
@@ -64,20 +64,20 @@ absl::StatusOr<ExtentRange> StripedCheckpoint::ExtentsOf(const DemandItem& item)
     return absl::InvalidArgumentError(absl::StrCat("bytes [", item.begin, ", ", item.end, ") of ",
                                                    tensor.name, " in a demand; it has ", bytes));
   }
-  const auto [first, last] = extents().Covering(tensor.shard_index, tensor.begin + item.begin,
-                                                whole ? tensor.end : tensor.begin + item.end);
-  return ExtentRange{.first = first, .last = last};
+  return Stager::ShardRange{.shard_index = tensor.shard_index,
+                            .begin = tensor.begin + item.begin,
+                            .end = whole ? tensor.end : tensor.begin + item.end};
 }
 
 absl::Status StripedCheckpoint::AddDemand(SessionId session, absl::Span<const DemandItem> items) {
-  std::vector<ExtentRange> ranges;
+  std::vector<Stager::ShardRange> ranges;
   for (const DemandItem& item : items) {
-    ASSIGN_OR_RETURN(const ExtentRange range, ExtentsOf(item));
-    if (range.first == range.last) continue;
+    ASSIGN_OR_RETURN(const Stager::ShardRange range, BytesOf(item));
+    if (range.begin == range.end) continue;
     // Neighbours in the file are mostly neighbours in a demand.
-    if (!ranges.empty() && range.first >= ranges.back().first &&
-        range.first <= ranges.back().last) {
-      ranges.back().last = std::max(ranges.back().last, range.last);
+    if (!ranges.empty() && range.shard_index == ranges.back().shard_index &&
+        range.begin >= ranges.back().begin && range.begin <= ranges.back().end) {
+      ranges.back().end = std::max(ranges.back().end, range.end);
     } else {
       ranges.push_back(range);
     }
@@ -87,8 +87,7 @@ absl::Status StripedCheckpoint::AddDemand(SessionId session, absl::Span<const De
 }
 
 void StripedCheckpoint::AddDemandForEverything(SessionId session) {
-  const ExtentRange everything = {.first = 0, .last = extents().extent_count()};
-  stager_->AddDemand(session, {&everything, 1});
+  stager_->AddDemandForEverything(session);
 }
 
 void StripedCheckpoint::AddUrgent(SessionId session, absl::Span<const uint64_t> extent_indexes) {

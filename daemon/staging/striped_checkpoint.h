@@ -58,8 +58,8 @@ class StripedCheckpoint : public StagedCheckpoint {
   StripedCheckpoint(std::string path_label, UniqueFd catalog_fd, FileMapping catalog_mapping,
                     CatalogView catalog, std::shared_ptr<Stager> stager);
 
-  // Extents of one item; INVALID_ARGUMENT when it is outside the catalog.
-  absl::StatusOr<ExtentRange> ExtentsOf(const DemandItem& item) const;
+  // Bytes of one item; INVALID_ARGUMENT when it is outside the catalog.
+  absl::StatusOr<Stager::ShardRange> BytesOf(const DemandItem& item) const;
 
   // Constant after construction.
   const std::string path_label_;

@@ -57,6 +57,7 @@ class StripedCheckpointStore : public CheckpointStore {
   std::string reader_name() const override { return options_.reader.name; }
   std::string reader_reason() const override { return options_.reader.reason; }
   std::vector<MountTable::Seen> mounts() const override { return mounts_->List(); }
+  std::vector<MountFlight> Flights() const override { return budget_->Flights(); }
   // Differs between any two runs of the daemon; every board carries it.
   uint64_t generation() const { return generation_; }
 

@@ -186,9 +186,30 @@ TEST_P(StripedCheckpointStoreTest, StagesOnlyWhatIsDemanded) {
   const auto board = BoardOf(*checkpoint);
   EXPECT_EQ(WaitFor(*board, first), ExtentState::kResident);
   EXPECT_TRUE(checkpoint->progress().complete);
-  EXPECT_EQ(checkpoint->progress().wanted_bytes, kExtent);
+  EXPECT_EQ(checkpoint->progress().wanted_bytes, PageBytes());
+  EXPECT_EQ(checkpoint->progress().read_bytes, PageBytes());
   EXPECT_EQ(faults_.requests_begun(), 1u);
   EXPECT_EQ(board->state(0), ExtentState::kAbsent);
+}
+
+TEST_P(StripedCheckpointStoreTest, AResidentExtentIsResidentNoMoreWhenMoreOfItIsDemanded) {
+  const auto names = WriteCheckpointForTest(directory_, 1, 4, 4 * kExtent);
+  const auto checkpoint = MustAcquire(names);
+  const DemandItem part = {.tensor_index = 1, .begin = 0, .end = 1};
+  ASSERT_OK(checkpoint->AddDemand(1, {&part, 1}));
+  const TensorEntryView entry = checkpoint->catalog().tensor(1);
+  const uint64_t extent = checkpoint->extents().Covering(0, entry.begin, entry.begin + 1).first;
+  const auto board = BoardOf(*checkpoint);
+  ASSERT_EQ(WaitFor(*board, extent), ExtentState::kResident);
+  faults_.Add({.file_name = names[0], .end = UINT64_MAX, .kind = ReadFault::Kind::kHold});
+  ASSERT_OK(checkpoint->AddDemand(2, {DemandItem{.tensor_index = 1, .begin = 0, .end = 8 * kKiB}}));
+  EXPECT_NE(board->state(extent), ExtentState::kResident);
+  faults_.WaitUntilHeld(1);
+  EXPECT_EQ(checkpoint->progress().resident_bytes, PageBytes());
+  faults_.Release();
+  EXPECT_EQ(WaitFor(*board, extent), ExtentState::kResident);
+  EXPECT_EQ(checkpoint->progress().resident_bytes, checkpoint->progress().wanted_bytes);
+  EXPECT_EQ(checkpoint->progress().read_bytes, checkpoint->progress().wanted_bytes);
 }
 
 TEST_P(StripedCheckpointStoreTest, RefusesADemandOutsideTheCatalogWhole) {

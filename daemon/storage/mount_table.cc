@@ -46,7 +46,8 @@ void LogMount(const MountProbe& probe) {
       mount.mount_point.empty() ? "not in this mount namespace"
                                 : absl::Utf8SafeCEscape(mount.mount_point),
       std::string(ReadingWayName(probe.way())), mount.advice_bytes_max, verdicts,
-      mount.overlay ? "yes" : "no", probe.mincore.reason, weaknesses.empty() ? "none" : weaknesses);
+      mount.overlay ? "yes" : "no", absl::Utf8SafeCEscape(probe.mincore.reason),
+      weaknesses.empty() ? "none" : weaknesses);
 }
 
 }  // namespace

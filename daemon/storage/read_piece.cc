@@ -20,76 +20,164 @@ constexpr uint64_t kReadPieceBytes = 1 * kMiB;
 // EINTR and EAGAIN taken for one step; a signal storm is not a reason to spin.
 constexpr int kInterruptionsMax = 1000;
 
-std::vector<ByteRange> CutWhole(ByteRange range, uint64_t piece_bytes) {
-  std::vector<ByteRange> pieces;
-  for (uint64_t begin = range.begin; begin < range.end; begin += piece_bytes) {
-    pieces.push_back({.begin = begin, .end = std::min(begin + piece_bytes, range.end)});
+// The ranges that lie in both, which are disjoint and in order.
+std::vector<ByteRange> Intersect(const std::vector<ByteRange>& a, const std::vector<ByteRange>& b) {
+  std::vector<ByteRange> common;
+  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    const ByteRange range = {.begin = std::max(a[i].begin, b[j].begin),
+                             .end = std::min(a[i].end, b[j].end)};
+    if (range.begin < range.end) common.push_back(range);
+    ++(a[i].end < b[j].end ? i : j);
   }
-  return pieces;
+  return common;
 }
 
-// Pieces that begin and end with something missing. Pages between that are there cost an advice
-// nothing, one advice for each hole would.
-std::vector<ByteRange> CutMissing(const std::vector<ByteRange>& missing, uint64_t piece_bytes) {
-  std::vector<ByteRange> pieces;
-  for (ByteRange range : missing) {
-    while (range.begin < range.end) {
-      if (!pieces.empty() && range.begin < pieces.back().begin + piece_bytes) {
-        const uint64_t limit = pieces.back().begin + piece_bytes;
-        pieces.back().end = std::min(range.end, limit);
-        range.begin = pieces.back().end;
-      } else {
-        pieces.push_back({.begin = range.begin, .end = range.begin});
+std::vector<ByteRange> RangesOf(const ReadRequest& request) {
+  if (request.bytes == 0) return {};
+  const std::vector<ByteRange> all = {
+      {.begin = request.offset, .end = request.offset + request.bytes}};
+  return request.ranges.empty() ? all : Intersect(request.ranges, all);
+}
+
+// Cuts what one range of a request misses.
+class PieceCutter {
+ public:
+  PieceCutter(const ShardFile& file, const std::vector<ByteRange>& demanded, FillWay way)
+      : file_(file), demanded_(demanded), way_(way) {}
+
+  // `missing` lies in one range that is demanded.
+  void Cut(const std::vector<ByteRange>& missing) {
+    advised_from_ = pieces_.size();
+    for (const ByteRange& range : missing) {
+      for (uint64_t begin = range.begin; begin < range.end;) {
+        const uint64_t block = AlignDown(begin, kFaultBlockBytes);
+        const uint64_t end =
+            way_ == FillWay::kAdvice ? range.end : std::min(range.end, block + kFaultBlockBytes);
+        if (way_ != FillWay::kAdvice && MayFault(block)) {
+          AddToBlock(block, {.begin = begin, .end = end});
+        } else {
+          Advise({.begin = begin, .end = end});
+        }
+        begin = end;
       }
     }
   }
-  return pieces;
+  std::vector<ReadPlan::Piece> Take() { return std::move(pieces_); }
+
+ private:
+  // Whether all that the kernel reads for a fault in this block, and later because of it, is
+  // demanded.
+  bool MayFault(uint64_t block) const {
+    const auto after =
+        std::partition_point(demanded_.begin(), demanded_.end(),
+                             [&](const ByteRange& range) { return range.begin <= block; });
+    if (after == demanded_.begin()) return false;
+    return (after - 1)->end >= std::min(file_.bytes(), block + ReachOfFault(file_));
+  }
+
+  void AddToBlock(uint64_t block, ByteRange range) {
+    if (!pieces_.empty() && pieces_.back().way == way_ && pieces_.back().range.begin >= block) {
+      pieces_.back().range.end = range.end;
+    } else {
+      pieces_.push_back({.range = range, .way = way_});
+    }
+    advised_from_ = pieces_.size();
+  }
+
+  // Pieces that begin and end with something missing. Pages between that are there cost an advice
+  // nothing, one advice for each hole would.
+  void Advise(ByteRange range) {
+    const uint64_t piece_bytes = file_.advice_bytes_max();
+    while (range.begin < range.end) {
+      if (pieces_.size() > advised_from_ &&
+          range.begin < pieces_.back().range.begin + piece_bytes) {
+        const uint64_t limit = pieces_.back().range.begin + piece_bytes;
+        pieces_.back().range.end = std::min(range.end, limit);
+        range.begin = pieces_.back().range.end;
+      } else {
+        pieces_.push_back({.range = {.begin = range.begin, .end = range.begin}});
+      }
+    }
+  }
+
+  const ShardFile& file_;
+  const std::vector<ByteRange>& demanded_;
+  const FillWay way_;
+  std::vector<ReadPlan::Piece> pieces_;
+  // Pieces from here on are of advice, and of one range.
+  size_t advised_from_ = 0;
+};
+
+std::vector<ReadPlan::Piece> CutMissing(const ReadRequest& request,
+                                        const std::vector<ByteRange>& ranges,
+                                        const std::vector<ByteRange>& missing, FillWay way) {
+  PieceCutter cutter(*request.file, request.demanded.empty() ? ranges : request.demanded, way);
+  for (const ByteRange& range : ranges) cutter.Cut(Intersect({range}, missing));
+  return cutter.Take();
 }
 
-// Pieces that end at block boundaries, with something missing in each.
-std::vector<ByteRange> CutIntoBlocks(const std::vector<ByteRange>& missing) {
-  std::vector<ByteRange> pieces;
-  for (ByteRange range : missing) {
-    while (range.begin < range.end) {
-      const uint64_t block = AlignDown(range.begin, kFaultBlockBytes);
-      const uint64_t end = std::min(range.end, block + kFaultBlockBytes);
-      if (!pieces.empty() && pieces.back().begin >= block) {
-        pieces.back().end = end;
-      } else {
-        pieces.push_back({.begin = range.begin, .end = end});
-      }
-      range.begin = end;
+uint64_t BytesOf(const std::vector<ByteRange>& ranges) {
+  uint64_t bytes = 0;
+  for (const ByteRange& range : ranges) bytes += range.bytes();
+  return bytes;
+}
+
+// Whether the first piece that could tell what a fault brings in is a block that is missing whole.
+bool BeginsWithColdBlock(const std::vector<ReadPlan::Piece>& pieces,
+                         const std::vector<ByteRange>& missing) {
+  for (const ReadPlan::Piece& piece : pieces) {
+    if (piece.way != FillWay::kUnknown) continue;
+    return BytesOf(Intersect({piece.range}, missing)) == kFaultBlockBytes;
+  }
+  return false;
+}
+
+// Everything, in pieces of so many bytes.
+std::vector<ReadPlan::Piece> CutWhole(const std::vector<ByteRange>& ranges, uint64_t piece_bytes) {
+  std::vector<ReadPlan::Piece> pieces;
+  for (const ByteRange& range : ranges) {
+    for (uint64_t begin = range.begin; begin < range.end; begin += piece_bytes) {
+      const uint64_t end = std::min(begin + piece_bytes, range.end);
+      pieces.push_back({.range = {.begin = begin, .end = end}});
     }
   }
   return pieces;
-}
-
-bool IsColdBlock(const std::vector<ByteRange>& missing) {
-  return !missing.empty() && missing.front().begin % kFaultBlockBytes == 0 &&
-         missing.front().bytes() >= kFaultBlockBytes;
 }
 
 }  // namespace
+
+uint64_t ReachOfFault(const ShardFile& file) {
+  // Of whichever window the kernel takes for a read, it looks for a missing page in the window
+  // behind the mark.
+  const uint64_t window =
+      std::max(file.advice_bytes_max(), file.probe().mount.read_ahead.read_ahead_bytes.value_or(0));
+  return std::max(kFaultBlockBytes, window + PageBytes());
+}
 
 ReadPlan PlanRead(const ReadRequest& request) {
   CHECK(request.file != nullptr);
   const ShardFile& file = *request.file;
   CHECK(request.offset % PageBytes() == 0 && request.offset <= file.bytes() &&
         request.bytes <= file.bytes() - request.offset);
-  const ByteRange range = {.begin = request.offset, .end = request.offset + request.bytes};
   ReadPlan plan;
-  const std::optional<std::vector<ByteRange>> missing =
-      file.MissingRanges(request.offset, request.bytes);
-  if (missing.has_value()) {
-    plan.way = file.mount().fill_way();
-    if (plan.way == FillWay::kUnknown && !IsColdBlock(*missing)) plan.way = FillWay::kAdvice;
-    plan.pieces = plan.way == FillWay::kAdvice ? CutMissing(*missing, file.advice_bytes_max())
-                                               : CutIntoBlocks(*missing);
-    for (const ByteRange& hole : *missing) plan.storage_bytes += hole.bytes();
+  const std::vector<ByteRange> ranges = RangesOf(request);
+  if (ranges.empty()) return plan;
+  const uint64_t begin = ranges.front().begin;
+  std::optional<std::vector<ByteRange>> missing =
+      file.MissingRanges(begin, ranges.back().end - begin);
+  if (!missing.has_value()) {
+    plan.pieces =
+        CutWhole(ranges, file.mapping().empty() ? kReadPieceBytes : file.advice_bytes_max());
+    plan.storage_bytes = BytesOf(ranges);
     return plan;
   }
-  plan.pieces = CutWhole(range, file.mapping().empty() ? kReadPieceBytes : file.advice_bytes_max());
-  plan.storage_bytes = request.bytes;
+  *missing = Intersect(*missing, ranges);
+  plan.storage_bytes = BytesOf(*missing);
+  const FillWay way = file.mount().fill_way();
+  plan.pieces = CutMissing(request, ranges, *missing, way);
+  if (way == FillWay::kUnknown && !BeginsWithColdBlock(plan.pieces, *missing)) {
+    plan.pieces = CutMissing(request, ranges, *missing, FillWay::kAdvice);
+  }
   return plan;
 }
 

@@ -32,14 +32,24 @@ namespace forestage {
 
 // What a request needs.
 struct ReadPlan {
-  // Disjoint, in order; they cover all that is missing. Of kFaults and kUnknown each lies in one
-  // aligned block of kFaultBlockBytes, of kAdvice each has at most advice_bytes_max() of the file.
-  std::vector<ByteRange> pieces;
-  // kUnknown: the first piece is a block of which nothing is cached, and tells.
-  FillWay way = FillWay::kAdvice;
+  struct Piece {
+    ByteRange range;
+    FillWay way = FillWay::kAdvice;
+
+    friend bool operator==(const Piece&, const Piece&) = default;
+  };
+  // Disjoint, in order; they cover all that is missing, and of what the request does not demand
+  // nothing. Of kFaults and kUnknown each lies in one aligned block of kFaultBlockBytes that is
+  // demanded whole, of kAdvice each has at most advice_bytes_max() of the file. The first one of
+  // kUnknown is a block of which nothing is cached, and tells.
+  std::vector<Piece> pieces;
   // See ReadResult.
   uint64_t storage_bytes = 0;
 };
+// How far from its beginning a block that a fault brought in must be demanded (or the file end):
+// the kernel leaves its read-ahead mark on it, and who reads the block later through a descriptor
+// makes the kernel read what is missing so far.
+uint64_t ReachOfFault(const ShardFile& file);
 ReadPlan PlanRead(const ReadRequest& request);
 
 // What stands in results: names the file and the offset.

@@ -142,15 +142,17 @@ TEST_F(ReadPieceTest, APlanCoversWhatIsMissingInPiecesThatTheMountTakes) {
   for (const ByteRange& hole : missing) {
     bytes += hole.bytes();
     for (uint64_t at = hole.begin; at < hole.end; at += page) {
-      EXPECT_TRUE(std::any_of(plan.pieces.begin(), plan.pieces.end(), [at](const ByteRange& piece) {
-        return piece.begin <= at && at < piece.end;
-      })) << at;
+      EXPECT_TRUE(std::any_of(plan.pieces.begin(), plan.pieces.end(),
+                              [at](const ReadPlan::Piece& piece) {
+                                return piece.range.begin <= at && at < piece.range.end;
+                              }))
+          << at;
     }
   }
   EXPECT_EQ(plan.storage_bytes, bytes);
   for (size_t i = 0; i < plan.pieces.size(); ++i) {
-    EXPECT_LE(plan.pieces[i].bytes(), file_->advice_bytes_max());
-    EXPECT_LE(i > 0 ? plan.pieces[i - 1].end : 0, plan.pieces[i].begin);
+    EXPECT_LE(plan.pieces[i].range.bytes(), file_->advice_bytes_max());
+    EXPECT_LE(i > 0 ? plan.pieces[i - 1].range.end : 0, plan.pieces[i].range.begin);
   }
 }
 
@@ -191,9 +193,8 @@ class ReadPieceTrialTest : public ::testing::Test {
 
 TEST_F(ReadPieceTrialTest, TheFirstBlockOfAMountShowsThatFaultsBringInWholeBlocks) {
   const ReadPlan plan = Plan();
-  ASSERT_EQ(plan.way, FillWay::kUnknown);
-  ASSERT_EQ(plan.pieces[0], kBlock);
-  ReadPiece piece(*file_, plan.pieces[0], plan.way);
+  ASSERT_EQ(plan.pieces[0], (ReadPlan::Piece{.range = kBlock, .way = FillWay::kUnknown}));
+  ReadPiece piece(*file_, kBlock, FillWay::kUnknown);
   FaultBringsIn(piece, kFaultBlockBytes);
   EXPECT_EQ(file_->mount().fill_way(), FillWay::kFaults);
   ASSERT_EQ(piece.step().kind, Kind::kPopulate);
@@ -220,13 +221,13 @@ TEST_F(ReadPieceTrialTest, AFaultThatFailsSaysNothingOfTheMount) {
 
 TEST_F(ReadPieceTrialTest, ABlockThatIsPartlyCachedSaysNothingOfTheMount) {
   WarmForTest(directory_.File("shard"), 64 * kKiB, 64 * kKiB);
-  EXPECT_EQ(Plan().way, FillWay::kAdvice);
+  for (const ReadPlan::Piece& piece : Plan().pieces) EXPECT_EQ(piece.way, FillWay::kAdvice);
   EXPECT_EQ(ReadPiece(*file_, kBlock, FillWay::kUnknown).step().kind, Kind::kAdvise);
 }
 
 TEST_F(ReadPieceTrialTest, AFaultThatFailsIsFollowedByAReadWhoseErrorIsTheErrorOfThePiece) {
   file_->mount().Learn(FillWay::kFaults);
-  ReadPiece piece(*file_, Plan().pieces[1], Plan().way);
+  ReadPiece piece(*file_, Plan().pieces[1].range, Plan().pieces[1].way);
   ASSERT_EQ(piece.step().kind, Kind::kPopulate);
   piece.OnResult(-EFAULT);
   ASSERT_EQ(piece.step().kind, Kind::kRead);
@@ -242,9 +243,10 @@ TEST_F(ReadPieceTrialTest, APlanForFaultsHasOnePieceABlock) {
   const ReadPlan plan = Plan();
   EXPECT_EQ(plan.storage_bytes, kBytes - 64 * kKiB);
   EXPECT_EQ(plan.pieces,
-            (std::vector<ByteRange>{kBlock,
-                                    {.begin = kFaultBlockBytes, .end = 2 * kFaultBlockBytes},
-                                    {.begin = 2 * kFaultBlockBytes, .end = kBytes}}));
+            (std::vector<ReadPlan::Piece>{
+                {.range = kBlock, .way = FillWay::kFaults},
+                {.range = {kFaultBlockBytes, 2 * kFaultBlockBytes}, .way = FillWay::kFaults},
+                {.range = {2 * kFaultBlockBytes, kBytes}, .way = FillWay::kFaults}}));
 }
 
 }  // namespace

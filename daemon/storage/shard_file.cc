@@ -102,6 +102,8 @@ UniqueFd Reopen(UniqueFd received, int received_flags, uint64_t magic,
       own_identity->inode != identity.inode) {
     return received;
   }
+  // Its reads are of single pages and holes: the kernel shall not guess what comes next.
+  (void)posix_fadvise(own.get(), 0, 0, POSIX_FADV_RANDOM);
   return own;
 }
 
@@ -198,7 +200,11 @@ std::optional<std::vector<ByteRange>> ShardFile::MissingRanges(uint64_t offset,
   std::vector<unsigned char> pages(DivideRoundingUp(bytes, PageBytes()));
   // The address is constant; mincore changes nothing.
   auto* address = const_cast<std::byte*>(mapping_.bytes().data()) + offset;
-  if (mincore(address, bytes, pages.data()) != 0) return std::nullopt;
+  const ByteRange mapped = MapCachedBlocks(offset, end);
+  const int looked = mincore(address, bytes, pages.data());
+  // Nobody's eviction of these pages shall find them mapped because they were looked at.
+  if (mapped.bytes() > 0) madvise(address + (mapped.begin - offset), mapped.bytes(), MADV_DONTNEED);
+  if (looked != 0) return std::nullopt;
   for (uint64_t i = 0; i < pages.size(); ++i) {
     if ((pages[i] & 1) != 0) continue;
     const uint64_t begin = offset + i * PageBytes();
@@ -210,6 +216,26 @@ std::optional<std::vector<ByteRange>> ShardFile::MissingRanges(uint64_t offset,
     }
   }
   return missing;
+}
+
+ByteRange ShardFile::MapCachedBlocks(uint64_t begin, uint64_t end) const {
+  const ByteRange none = {.begin = begin, .end = begin};
+  const ByteRange blocks = {.begin = DivideRoundingUp(begin, kFaultBlockBytes) * kFaultBlockBytes,
+                            .end = AlignDown(end, kFaultBlockBytes)};
+  if (blocks.begin >= blocks.end || probe_.cachestat.no()) return none;
+  const absl::StatusOr<uint64_t> cached =
+      ::forestage::CachedBytes(fd_.get(), blocks.begin, blocks.end);
+  if (!cached.ok() || *cached < blocks.bytes()) return none;
+  auto* const file = const_cast<std::byte*>(mapping_.bytes().data());
+  for (uint64_t block = blocks.begin; block < blocks.end; block += kFaultBlockBytes) {
+    // A page that is up to date is mapped without a read; one that is still on its way would be
+    // waited for.
+    unsigned char page = 0;
+    if (mincore(file + block, PageBytes(), &page) == 0 && (page & 1) != 0) {
+      (void)mapping_.PopulateRead(block, block + PageBytes());
+    }
+  }
+  return blocks;
 }
 
 std::optional<uint64_t> ShardFile::ResidentBytes(uint64_t offset, uint64_t bytes) const {

@@ -91,6 +91,11 @@ class ShardFile {
   ShardFile(std::string name, UniqueFd fd, CacheIdentity identity, FileMapping mapping,
             MountProbe probe, std::shared_ptr<Mount> mount);
 
+  // Maps the first page of each huge block of [begin, end), where all of it is cached, and returns
+  // the blocks. Where a block is one huge page all of it is mapped then, by one entry, and mincore
+  // looks at that instead of at each page: 2 ms a GiB instead of 14. Reads nothing.
+  ByteRange MapCachedBlocks(uint64_t begin, uint64_t end) const;
+
   const std::string name_;
   const UniqueFd fd_;
   const CacheIdentity identity_;

@@ -142,6 +142,26 @@ TEST_F(ShardFileTest, TellsWhichPagesAreMissing) {
   EXPECT_EQ(file->MissingRanges(64 * page, 0), std::vector<ByteRange>());
 }
 
+TEST_F(ShardFileTest, LookingAtHugeBlocksReadsNothingAndKeepsNothing) {
+  const uint64_t page = PageBytes();
+  const uint64_t block = kFaultBlockBytes;
+  const std::string path = Write(3 * block + 10);
+  ASSERT_OK_AND_ASSIGN(const auto file, Open(path));
+  EXPECT_EQ(file->MissingRanges(0, file->bytes()), std::vector<ByteRange>());
+  EXPECT_EQ(file->MissingRanges(page, 2 * block), std::vector<ByteRange>());
+  // Whoever evicts the file finds no page of it mapped.
+  MakeColdForTest(path);
+  const std::vector<ByteRange> all = {{.begin = 0, .end = file->bytes()}};
+  ASSERT_EQ(file->MissingRanges(0, file->bytes()), all);
+  // The second block lacks its first page, the third its last ones.
+  WarmForTest(path, 0, block);
+  WarmForTest(path, block + page, 2 * block - 4 * page);
+  const std::vector<ByteRange> holes = {{.begin = block, .end = block + page},
+                                        {.begin = 3 * block - 3 * page, .end = file->bytes()}};
+  EXPECT_EQ(file->MissingRanges(0, file->bytes()), holes);
+  EXPECT_EQ(file->MissingRanges(0, file->bytes()), holes);
+}
+
 TEST_F(ShardFileTest, AnEmptyFileHasNothingMissing) {
   ASSERT_OK_AND_ASSIGN(const auto file, Open(Write(0)));
   EXPECT_EQ(file->ResidentBytes(0, 0), 0u);

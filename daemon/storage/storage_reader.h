@@ -23,16 +23,21 @@ struct ReadRequest {
   uint64_t bytes = 0;
   // Given back with the result.
   uint64_t tag = 0;
+  // What to bring in of it: whole pages, disjoint, in order. Empty: all of it.
+  std::vector<ByteRange> ranges = {};
+  // What is wanted of the file near the request, now or later, as above: nothing else is read. It
+  // covers `ranges`. Empty: `ranges`.
+  std::vector<ByteRange> demanded = {};
 };
 
 struct ReadResult {
   uint64_t tag = 0;
-  // OK: every page of the range was seen in the page cache and up to date, after the last read.
+  // OK: every page of the ranges was seen in the page cache and up to date, after the last read.
   // Else the error of the read that failed, with file name and offset (UNAVAILABLE for EIO and
   // ESTALE, OUT_OF_RANGE when the file ends inside the range, CANCELLED after Cancel()).
   absl::Status status;
   // Bytes of pages that were not in the page cache when the request was begun, thus came from
-  // storage. The whole range where residency cannot be asked.
+  // storage. All of them where residency cannot be asked.
   uint64_t storage_bytes = 0;
 };
 

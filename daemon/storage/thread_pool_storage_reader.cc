@@ -110,12 +110,12 @@ bool ThreadPoolStorageReader::HasPieceOrStops() const {
   return false;
 }
 
-bool ThreadPoolStorageReader::TakePiece(RequestIterator* request, ByteRange* range) {
+bool ThreadPoolStorageReader::TakePiece(RequestIterator* request, ReadPlan::Piece* piece) {
   mutex_.Await(absl::Condition(this, &ThreadPoolStorageReader::HasPieceOrStops));
   for (auto candidate = requests_.begin(); candidate != requests_.end(); ++candidate) {
     if (candidate->next_piece == candidate->plan.pieces.size()) continue;
     *request = candidate;
-    *range = candidate->plan.pieces[candidate->next_piece++];
+    *piece = candidate->plan.pieces[candidate->next_piece++];
     ++candidate->pieces_in_flight;
     return true;
   }
@@ -126,12 +126,12 @@ void ThreadPoolStorageReader::RunThread() {
   const auto scratch = std::make_unique<std::byte[]>(kScratchBytes);
   while (true) {
     RequestIterator request;
-    ByteRange range;
+    ReadPlan::Piece piece;
     {
       absl::MutexLock lock(&mutex_);
-      if (!TakePiece(&request, &range)) return;
+      if (!TakePiece(&request, &piece)) return;
     }
-    absl::Status status = ReadPieceOf(request, range, {scratch.get(), kScratchBytes});
+    absl::Status status = ReadPieceOf(request, piece, {scratch.get(), kScratchBytes});
     absl::MutexLock lock(&mutex_);
     if (!status.ok() && request->status.ok()) {
       request->status = std::move(status);
@@ -142,16 +142,15 @@ void ThreadPoolStorageReader::RunThread() {
   }
 }
 
-absl::Status ThreadPoolStorageReader::ReadPieceOf(RequestIterator request, ByteRange range,
+absl::Status ThreadPoolStorageReader::ReadPieceOf(RequestIterator request,
+                                                  const ReadPlan::Piece& planned,
                                                   absl::Span<std::byte> scratch) {
   const ShardFile* file = nullptr;
-  FillWay way = FillWay::kAdvice;
   {
     absl::MutexLock lock(&mutex_);
     file = request->request.file;
-    way = request->plan.way;
   }
-  ReadPiece piece(*file, range, way);
+  ReadPiece piece(*file, planned.range, planned.way);
   while (!piece.done()) {
     piece.OnResult(CarryOut(*file, piece.step(), scratch));
     absl::MutexLock lock(&mutex_);

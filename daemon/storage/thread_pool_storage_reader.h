@@ -48,12 +48,13 @@ class ThreadPoolStorageReader : public StorageReader {
 
   void RunThread() ABSL_LOCKS_EXCLUDED(mutex_);
   // Blocks until there is a piece to read; false when the reader ends.
-  bool TakePiece(RequestIterator* request, ByteRange* range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool TakePiece(RequestIterator* request, ReadPlan::Piece* piece)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasPieceOrStops() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasNews() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Blocks on storage.
-  absl::Status ReadPieceOf(RequestIterator request, ByteRange range, absl::Span<std::byte> scratch)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status ReadPieceOf(RequestIterator request, const ReadPlan::Piece& planned,
+                           absl::Span<std::byte> scratch) ABSL_LOCKS_EXCLUDED(mutex_);
   void EndIfComplete(RequestIterator request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;

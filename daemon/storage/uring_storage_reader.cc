@@ -163,8 +163,8 @@ void UringStorageReader::FillSlots() {
       const size_t index = free_slots_.back();
       free_slots_.pop_back();
       slots_[index].owner = request;
-      slots_[index].piece.emplace(*request->request.file, request->plan.pieces[request->next_piece],
-                                  request->plan.way);
+      const ReadPlan::Piece& piece = request->plan.pieces[request->next_piece];
+      slots_[index].piece.emplace(*request->request.file, piece.range, piece.way);
       ++request->next_piece;
       ++request->pieces_in_flight;
       SubmitStep(index);

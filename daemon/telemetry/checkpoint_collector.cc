@@ -9,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/string_view.h"
 
+#include "common/mount_probe.h"
 #include "daemon/telemetry/metric_table.h"
 
 namespace forestage {
@@ -36,6 +37,7 @@ struct CheckpointFigures {
   }
 };
 using FiguresByLabel = std::map<std::string, CheckpointFigures>;
+using FlightsByLabel = std::map<std::string, MountFlight>;
 
 std::string LabelOf(const StagedCheckpoint& checkpoint) {
   const CheckpointSignature signature = checkpoint.catalog().signature();
@@ -59,11 +61,13 @@ prometheus::MetricFamily PlainGauge(Metric metric, double value) {
 }
 
 // One series a label, without those that have no value.
-prometheus::MetricFamily CheckpointGauge(Metric metric, const FiguresByLabel& checkpoints,
-                                         std::optional<double> (*value)(const CheckpointFigures&)) {
+template <typename Figures>
+prometheus::MetricFamily LabelledGauge(Metric metric,
+                                       const std::map<std::string, Figures>& by_label,
+                                       std::optional<double> (*value)(const Figures&)) {
   prometheus::MetricFamily family = EmptyGauge(metric);
   const std::string label(DescriptionOf(metric).labels[0].name);
-  for (const auto& [name, figures] : checkpoints) {
+  for (const auto& [name, figures] : by_label) {
     const std::optional<double> known = value(figures);
     if (!known.has_value()) continue;
     prometheus::ClientMetric& series = family.metric.emplace_back();
@@ -71,6 +75,19 @@ prometheus::MetricFamily CheckpointGauge(Metric metric, const FiguresByLabel& ch
     series.gauge.value = *known;
   }
   return family;
+}
+
+FlightsByLabel ByLabel(const std::vector<MountFlight>& flights) {
+  FlightsByLabel by_label;
+  for (const MountFlight& flight : flights) {
+    std::string label = DeviceText(flight.device);
+    if (!by_label.contains(label) && by_label.size() >= kMountLabelsMax) label = "other";
+    MountFlight& sum = by_label[std::move(label)];
+    sum.in_flight_bytes += flight.in_flight_bytes;
+    sum.limit_bytes += flight.limit_bytes;
+    sum.stuck_bytes += flight.stuck_bytes;
+  }
+  return by_label;
 }
 
 }  // namespace
@@ -83,9 +100,11 @@ void CheckpointCollector::SetStore(const CheckpointStore* store) {
 std::vector<prometheus::MetricFamily> CheckpointCollector::Collect() const {
   size_t staged = 0;
   FiguresByLabel checkpoints;
+  FlightsByLabel flights;
   {
     absl::MutexLock lock(&mutex_);
     if (store_ != nullptr) {
+      flights = ByLabel(store_->Flights());
       for (const std::shared_ptr<StagedCheckpoint>& checkpoint : store_->List()) {
         ++staged;
         std::string label = LabelOf(*checkpoint);
@@ -100,7 +119,7 @@ std::vector<prometheus::MetricFamily> CheckpointCollector::Collect() const {
   families.push_back(PlainGauge(Metric::kCheckpointsStaged, static_cast<double>(staged)));
   using Figures = CheckpointFigures;
   const auto add = [&](Metric metric, std::optional<double> (*value)(const Figures&)) {
-    families.push_back(CheckpointGauge(metric, checkpoints, value));
+    families.push_back(LabelledGauge(metric, checkpoints, value));
   };
   add(Metric::kCheckpointWantedBytes,
       [](const Figures& of) { return std::optional(of.wanted_bytes); });
@@ -111,6 +130,15 @@ std::vector<prometheus::MetricFamily> CheckpointCollector::Collect() const {
   add(Metric::kStagingBytesPerSecond,
       [](const Figures& of) { return std::optional(of.bytes_per_second); });
   add(Metric::kStagingLeftSeconds, [](const Figures& of) { return of.left_seconds; });
+  const auto add_flight = [&](Metric metric, std::optional<double> (*value)(const MountFlight&)) {
+    families.push_back(LabelledGauge(metric, flights, value));
+  };
+  add_flight(Metric::kMountInFlightBytes,
+             [](const MountFlight& of) { return std::optional<double>(of.in_flight_bytes); });
+  add_flight(Metric::kMountInFlightLimitBytes,
+             [](const MountFlight& of) { return std::optional<double>(of.limit_bytes); });
+  add_flight(Metric::kMountStuckBytes,
+             [](const MountFlight& of) { return std::optional<double>(of.stuck_bytes); });
   return families;
 }
 

@@ -19,7 +19,7 @@ constexpr absl::string_view kPolicies[] = {"native", "rank_striped_read_ahead", 
 constexpr absl::string_view kReasons[] = {
     "requested",          "chosen_by_daemon", "decided_by_group",  "native_in_group",
     "signature_mismatch", "group_incomplete", "not_enough_memory", "other"};
-constexpr absl::string_view kBounds[] = {"node", "cgroup", "setting", "other"};
+constexpr absl::string_view kBounds[] = {"node", "cgroup", "setting", "user", "other"};
 constexpr absl::string_view kCodes[] = {"INVALID_ARGUMENT",
                                         "ALREADY_EXISTS",
                                         "PERMISSION_DENIED",
@@ -37,6 +37,8 @@ constexpr LabelDescription kCauseLabels[] = {{"cause", kCauses, ""}};
 constexpr LabelDescription kErrorLabels[] = {{"class", kErrorClasses, ""}};
 constexpr LabelDescription kCheckpointLabels[] = {
     {"checkpoint", {}, "first 12 hexadecimal digits of the signature, or `other`"}};
+constexpr LabelDescription kMountLabels[] = {
+    {"mount", {}, "`MAJOR:MINOR` as in `/proc/self/mountinfo`, or `other`"}};
 constexpr LabelDescription kOutcomeLabels[] = {{"outcome", kOutcomes, ""}};
 constexpr LabelDescription kDecisionLabels[] = {{"effective", kPolicies, ""},
                                                 {"reason", kReasons, ""}};
@@ -68,7 +70,7 @@ constexpr MetricDescription kTable[] = {
      "Checkpoints that the daemon holds now.",
      {}},
     {Metric::kCheckpointWantedBytes, "forestage_checkpoint_wanted_bytes", MetricType::kGauge,
-     "Bytes of all extents that open sessions demand.", kCheckpointLabels},
+     "Bytes of all pages that open sessions demand.", kCheckpointLabels},
     {Metric::kCheckpointResidentBytes, "forestage_checkpoint_resident_bytes", MetricType::kGauge,
      "Of the wanted bytes: those seen in the page cache.", kCheckpointLabels},
     {Metric::kCheckpointFailedBytes, "forestage_checkpoint_failed_bytes", MetricType::kGauge,
@@ -110,11 +112,26 @@ constexpr MetricDescription kTable[] = {
      MetricType::kGauge,
      "Memory that checkpoints were promised and still have a reader for.",
      {}},
+    {Metric::kMemoryLargestUserBytes,
+     "forestage_memory_largest_user_bytes",
+     MetricType::kGauge,
+     "The same of the user who has most of it; to be compared with staged-bytes-per-uid-max.",
+     {}},
     {Metric::kAdmissionsRefused, "forestage_admissions_refused_total", MetricType::kCounter,
-     "Groups whose checkpoint did not fit into memory, by what bounds it.", kBoundLabels},
+     "Groups whose checkpoint did not fit into memory, or into its user's share, by what bounds "
+     "it.",
+     kBoundLabels},
+    {Metric::kMountInFlightBytes, "forestage_mount_in_flight_bytes", MetricType::kGauge,
+     "Bytes being read now from a mount with files of staged checkpoints.", kMountLabels},
+    {Metric::kMountInFlightLimitBytes, "forestage_mount_in_flight_limit_bytes", MetricType::kGauge,
+     "How many may be read at once from the mount, as found by trying.", kMountLabels},
+    {Metric::kMountStuckBytes, "forestage_mount_stuck_bytes", MetricType::kGauge,
+     "Of the bytes being read: of reads that have not come back for 10 seconds. Not 0 means that "
+     "the storage hangs.",
+     kMountLabels},
 };
 static_assert(std::size(kTable) == kMetricCount);
-static_assert(kMetricCount == static_cast<size_t>(Metric::kAdmissionsRefused) + 1);
+static_assert(kMetricCount == static_cast<size_t>(Metric::kMountStuckBytes) + 1);
 
 constexpr bool RowsFollowTheEnum() {
   for (size_t i = 0; i < kMetricCount; ++i) {

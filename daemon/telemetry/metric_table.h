@@ -31,9 +31,13 @@ enum class Metric : size_t {
   kConsumedBytes,
   kClientMajorFaults,
   kMemoryLeasedBytes,
+  kMemoryLargestUserBytes,
   kAdmissionsRefused,
+  kMountInFlightBytes,
+  kMountInFlightLimitBytes,
+  kMountStuckBytes,
 };
-inline constexpr size_t kMetricCount = 20;
+inline constexpr size_t kMetricCount = 24;
 
 enum class MetricType { kCounter, kGauge, kHistogram };
 // "counter", "gauge", "histogram": as in a # TYPE line.
@@ -64,6 +68,8 @@ absl::Span<const double> ExtentReadSecondsBuckets();
 
 // Checkpoints with a time series of their own; further ones are added up under "other".
 inline constexpr size_t kCheckpointLabelsMax = 64;
+// Likewise mounts.
+inline constexpr size_t kMountLabelsMax = 32;
 // Hexadecimal digits of the signature that the label `checkpoint` shows.
 inline constexpr size_t kCheckpointLabelDigits = 12;
 

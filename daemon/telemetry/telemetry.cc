@@ -113,6 +113,8 @@ class Telemetry::Implementation {
   LabelledCounter consumed_bytes_{*registry_, Metric::kConsumedBytes};
   LabelledCounter client_major_faults_{*registry_, Metric::kClientMajorFaults};
   prometheus::Gauge& memory_leased_bytes_ = AddGauge(*registry_, Metric::kMemoryLeasedBytes);
+  prometheus::Gauge& memory_largest_user_bytes_ =
+      AddGauge(*registry_, Metric::kMemoryLargestUserBytes);
   LabelledCounter admissions_refused_{*registry_, Metric::kAdmissionsRefused};
   // Null when off. Last, so that no scrape runs while the rest goes.
   std::unique_ptr<MetricsEndpoint> endpoint_;
@@ -181,6 +183,10 @@ void Telemetry::OnAdmissionRefused(absl::string_view bound) {
 
 void Telemetry::SetLeasedBytes(uint64_t bytes) {
   implementation_->memory_leased_bytes_.Set(static_cast<double>(bytes));
+}
+
+void Telemetry::SetLargestUserBytes(uint64_t bytes) {
+  implementation_->memory_largest_user_bytes_.Set(static_cast<double>(bytes));
 }
 
 }  // namespace forestage

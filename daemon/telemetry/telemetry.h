@@ -54,9 +54,11 @@ class Telemetry : public StagingObserver {
   void OnConsumed(uint64_t bytes);
   // A client's process had `count` more major faults than at its last report.
   void OnMajorFaults(uint64_t count);
-  // A group's checkpoint did not fit: "node", "cgroup", "setting".
+  // A group's checkpoint did not fit: "node", "cgroup", "setting", "user".
   void OnAdmissionRefused(absl::string_view bound);
   void SetLeasedBytes(uint64_t bytes);
+  // Of the user for whom most is staged.
+  void SetLargestUserBytes(uint64_t bytes);
 
  private:
   class Implementation;

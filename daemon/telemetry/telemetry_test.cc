@@ -22,6 +22,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/sysmacros.h>
 
 #include "common/errno_status.h"
 #include "common/generated_section.h"
@@ -172,6 +173,7 @@ class StagedCheckpointFake : public StagedCheckpoint {
 class CheckpointStoreFake : public CheckpointStore {
  public:
   std::vector<std::shared_ptr<StagedCheckpoint>> checkpoints;
+  std::vector<MountFlight> flights;
 
   absl::StatusOr<std::shared_ptr<StagedCheckpoint>> Acquire(const std::string&,
                                                             std::vector<ReceivedShard>,
@@ -182,6 +184,7 @@ class CheckpointStoreFake : public CheckpointStore {
   void Stop() override {}
   std::string reader_name() const override { return "fake"; }
   std::string reader_reason() const override { return "fake"; }
+  std::vector<MountFlight> Flights() const override { return flights; }
 };
 
 // --- The endpoint ---
@@ -383,6 +386,25 @@ TEST(TelemetryTest, CheckpointsBeyondTheLimitAreAddedUp) {
   EXPECT_EQ(series, kCheckpointLabelsMax + 1);
   EXPECT_EQ(exposition.At("forestage_checkpoint_wanted_bytes{checkpoint=\"other\"}"), 15);
   EXPECT_EQ(exposition.At("forestage_checkpoints_staged"), kCheckpointLabelsMax + 3);
+  telemetry->SetStore(nullptr);
+}
+
+TEST(TelemetryTest, ShowsWhatIsReadOfEachMountAndWhatIsStuck) {
+  CheckpointStoreFake store;
+  store.flights.push_back(
+      {.device = makedev(8, 1), .in_flight_bytes = 3, .limit_bytes = 9, .stuck_bytes = 2});
+  for (unsigned i = 0; i < kMountLabelsMax + 1; ++i) {
+    store.flights.push_back(
+        {.device = makedev(0, 100 + i), .in_flight_bytes = 1, .limit_bytes = 4});
+  }
+  const std::unique_ptr<Telemetry> telemetry = MakeTelemetry();
+  telemetry->SetStore(&store);
+  const Exposition exposition = Scrape(*telemetry);
+  EXPECT_EQ(exposition.At("forestage_mount_in_flight_bytes{mount=\"8:1\"}"), 3);
+  EXPECT_EQ(exposition.At("forestage_mount_in_flight_limit_bytes{mount=\"8:1\"}"), 9);
+  EXPECT_EQ(exposition.At("forestage_mount_stuck_bytes{mount=\"8:1\"}"), 2);
+  // Those beyond the limit are added up.
+  EXPECT_EQ(exposition.At("forestage_mount_in_flight_bytes{mount=\"other\"}"), 2);
   telemetry->SetStore(nullptr);
 }
 

@@ -11,6 +11,7 @@ import pytest
 import checkpoint_writer
 import document
 import figures
+import free_memory
 import page_cache
 import picture
 import programs
@@ -92,6 +93,23 @@ def test_a_file_that_was_read_is_warm(file_on_disk):
         file.read()
     page_cache.prove_warm([file_on_disk])
     assert page_cache.residency([file_on_disk]) == 1
+
+
+def test_free_memory_is_touched_and_let_go():
+    def held_kib():
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("VmRSS:"))
+    before = held_kib()
+    assert free_memory.touch(0) == 0
+    assert free_memory.touch(9 << 20) == 8 << 20
+    assert held_kib() - before < 4 << 10
+
+
+def test_memory_in_use_is_not_reclaimed_to_be_touched(monkeypatch):
+    monkeypatch.setattr(free_memory, "free_bytes", lambda: free_memory.SPARE_BYTES + (5 << 20))
+    assert free_memory.touch(64 << 20) == 4 << 20
+    monkeypatch.setattr(free_memory, "free_bytes", lambda: 0)
+    assert free_memory.touch(64 << 20) == 0
 
 
 def test_what_somebody_holds_in_memory_cannot_be_evicted(file_on_disk, monkeypatch):

@@ -44,11 +44,6 @@ def weakness(of, name):
     return found
 
 
-def device_text(path):
-    device = os.stat(path).st_dev
-    return f"{os.major(device)}:{os.minor(device)}"
-
-
 @contextlib.contextmanager
 def overlay(directory, lower):
     """`lower` seen through an overlay, as a layer of a container's image."""
@@ -73,7 +68,7 @@ def test_a_disk_is_measured_and_its_files_stay_as_they_were(checkpoint, cli_with
     before = checkpoints.snapshot(checkpoint)
     document = cli_without_daemon.json("doctor", checkpoint)
     mount = only_mount(document)
-    assert mount["device"] == device_text(checkpoint)
+    assert mount["device"] == checkpoints.device_text(checkpoint)
     assert mount["files"] == 2
     assert mount["bytes"] == document["bytes"] == checkpoints.total_bytes(checkpoint)
     found = answers(mount)
@@ -94,14 +89,18 @@ def test_people_are_told_the_same_and_weaknesses_are_no_failure(checkpoint, cli_
     assert "no daemon answers" in text
 
 
-@pytest.mark.parametrize("read_ahead_kb", [128, 8192])
+@pytest.mark.parametrize(
+    "file_system, read_ahead_kb", [("ext4", 128), ("ext4", 8192), ("xfs", 128)]
+)
 def test_one_advice_takes_what_the_device_says(
-    read_ahead_kb, data_dir, cli_without_daemon, need_root
+    file_system, read_ahead_kb, data_dir, cli_without_daemon, need_root
 ):
     def fill(path):
         checkpoints.make_model(path, **MODEL)
 
-    with loop_device(data_dir, fill, mib=48, read_ahead_kb=read_ahead_kb) as loop:
+    with loop_device(
+        data_dir, fill, mib=48, read_ahead_kb=read_ahead_kb, file_system=file_system
+    ) as loop:
         mount = only_mount(cli_without_daemon.json("doctor", loop.mount))
         taken = max(read_ahead_kb, loop.max_sectors_kb) << 10
         assert mount["advice_bytes"] == min(taken, ADVICE_BYTES_CAP)
@@ -123,7 +122,7 @@ def test_fuse_that_drops_the_cache_at_a_second_open_is_found(
     assert ("second_open_drops_cache" in weakness_ids(mount)) == (keep_cache == "off")
     change = weakness(mount, "small_read_ahead")["change"]
     (path,) = re.findall(r"/sys/class/bdi/\S+/read_ahead_kb", change)
-    assert path == f"/sys/class/bdi/{device_text(slowfs.mount)}/read_ahead_kb"
+    assert path == f"/sys/class/bdi/{checkpoints.device_text(slowfs.mount)}/read_ahead_kb"
     # The change that it names is the one that helps.
     subprocess.run(["sh", "-c", change], check=True)
     mount = only_mount(cli_without_daemon.json("doctor", slowfs.mount))
@@ -284,7 +283,7 @@ def test_io_uring_refused_to_the_daemon_counts_and_not_what_is_allowed_here(
     assert "EPERM" in weakness(document, "io_uring_refused")["what"]
     assert "reads with threads" in cli.run("doctor", checkpoint).stdout
     document = cli.json("doctor", checkpoint, "--no-daemon")
-    assert document["daemon"]["running"] is False
+    assert document["daemon"]["running"] is None
     assert document["weaknesses"] == []
 
 
@@ -292,6 +291,29 @@ def test_what_is_no_checkpoint_is_an_error(data_dir, cli_without_daemon):
     error = cli_without_daemon.json("doctor", data_dir, code=1)["error"]
     assert str(data_dir) in error
     cli_without_daemon.run("doctor", code=2)
+
+
+def test_every_broken_file_is_named_and_fails(checkpoint, cli_without_daemon):
+    assert cli_without_daemon.json("doctor", checkpoint)["sound"] is True
+    first, second = checkpoints.shard_paths(checkpoint)
+    first.write_bytes(first.read_bytes()[:-1])
+    second.write_bytes(b"version https" + second.read_bytes()[13:])
+    document = cli_without_daemon.json("doctor", checkpoint, code=1)
+    assert document["sound"] is False and document["headers_checked"] is True
+    assert first.name in document["error"] and second.name in document["error"]
+    # The mount is shown all the same.
+    assert only_mount(document)["files"] == 2
+    text = cli_without_daemon.run("doctor", checkpoint, code=1).stdout
+    assert "files: BROKEN" in text and first.name in text and second.name in text
+
+
+def test_headers_are_not_looked_at_where_opening_drops_files_from_memory(
+    checkpoint, cli_without_daemon, mount_slowfs
+):
+    slowfs = mount_slowfs(checkpoint, flags=["--keep-cache", "off"])
+    document = cli_without_daemon.json("doctor", slowfs.mount)
+    assert answers(only_mount(document))["second_open"] == "no"
+    assert document["sound"] is True and document["headers_checked"] is False
 
 
 def test_storage_that_does_not_answer_is_said(checkpoint, cli_without_daemon, mount_slowfs):
@@ -324,10 +346,10 @@ def test_the_daemon_says_once_how_it_reads_a_mount(
         directory = checkpoints.make_model(data_dir / name, shards=2, mib=4)
         load_and_check(daemon, build_dir, directory, digests_path, check_digests)
     (line,) = mount_lines(daemon)
-    assert f"device={device_text(data_dir)} " in line
+    assert f"device={checkpoints.device_text(data_dir)} " in line
     assert "way=advice+mincore" in line
     (mount,) = daemon.status()["mounts"]
-    assert mount["device"] == device_text(data_dir)
+    assert mount["device"] == checkpoints.device_text(data_dir)
     # More where one rank had ended before the other came.
     assert int(mount["files_opened"]) >= 4
     assert mount["way"] == "advice+mincore"

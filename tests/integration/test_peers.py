@@ -288,6 +288,51 @@ def test_descriptors_that_are_no_weights_are_refused_by_name(
         wait_until(lambda: descriptor_count(daemon.pid) <= before, "its descriptors to go")
 
 
+@contextlib.contextmanager
+def hung_sessions(daemon, raw_rank, slowfs, hung_path, count):
+    """Sessions on a file that never answers, each ended by the daemon's own limit."""
+    descriptor = os.open(hung_path, os.O_RDONLY)
+    ranks = []
+    for number in range(count):
+        rank = raw_rank(daemon, shards=[hung_path], group=f"hung{number}")
+        assert rank.descriptors().exchange(rank.token, [descriptor]).accepted_count == 1
+        ranks.append(rank)
+    slowfs.wait_until_held()
+    yield ranks
+    # A file system that has died answers this with an error.
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+    for rank in ranks:
+        rank.close()
+
+
+def test_a_file_system_that_dies_while_the_daemon_waits_for_it_leaves_nothing_behind(
+    start_daemon, raw_rank, data_dir, mount_slowfs, victim
+):
+    """A peer's own FUSE server, which never answers and then goes."""
+    daemon = start_daemon(flags=["--extent-size", "256KiB", "--descriptor-timeout", "2s"])
+    shard = first_shard(data_dir)
+    slowfs = mount_slowfs(os.path.dirname(shard))
+    hung_path = str(slowfs.mount / os.path.basename(shard))
+    with victim(daemon):
+        # What its first sessions leave with the daemon for ever (threads' stacks, gRPC's pollers).
+        raw_rank(daemon, shards=[shard]).close()
+        before = descriptors_at_rest(daemon)
+        memory = anonymous_bytes(daemon.pid)
+        slowfs.hold("*")
+        with hung_sessions(daemon, raw_rank, slowfs, hung_path, 12) as ranks:
+            for rank in ranks:
+                code, message = rank.end()
+                assert code == grpc.StatusCode.DEADLINE_EXCEEDED
+                assert "descriptor-timeout" in message
+            assert descriptor_count(daemon.pid) > before, "storage holds what it does not answer"
+            slowfs.kill()
+        wait_until(lambda: descriptor_count(daemon.pid) <= before + 8, "descriptors to go")
+        wait_until(
+            lambda: anonymous_bytes(daemon.pid) - memory < 16 << 20, "the daemon's memory to go"
+        )
+
+
 def test_storage_that_never_answers_holds_up_its_own_user_only(
     build_dir, start_daemon, raw_rank, data_dir, mount_slowfs, open_dir, need_root
 ):
@@ -304,29 +349,20 @@ def test_storage_that_never_answers_holds_up_its_own_user_only(
     slowfs = mount_slowfs(os.path.dirname(shard))
     slowfs.hold("*")
     hung_path = str(slowfs.mount / os.path.basename(shard))
-    descriptor = os.open(hung_path, os.O_RDONLY)
-    ranks = []
-    for number in range(48):
-        rank = raw_rank(daemon, shards=[hung_path], group=f"hung{number}")
-        assert rank.descriptors().exchange(rank.token, [descriptor]).accepted_count == 1
-        ranks.append(rank)
-    slowfs.wait_until_held()
-    # Another user is served as ever.
-    others = load_as(build_dir, daemon.socket, open_dir, groups=[GROUP])
-    assert [rank["effective"] for rank in others] == [STAGED] * 2
-    for rank in ranks:
-        code, message = rank.end()
-        assert code == grpc.StatusCode.DEADLINE_EXCEEDED
-        assert "descriptor-timeout" in message
-    # What hangs counts for this user until storage lets go of it.
-    with pytest.raises(grpc.RpcError) as refused:
-        raw_rank(daemon, shards=[hung_path], group="one more")
-    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "sessions-per-uid-max" in refused.value.details()
-    slowfs.release()
-    os.close(descriptor)
-    for rank in ranks:
-        rank.close()
+    with hung_sessions(daemon, raw_rank, slowfs, hung_path, 48) as ranks:
+        # Another user is served as ever.
+        others = load_as(build_dir, daemon.socket, open_dir, groups=[GROUP])
+        assert [rank["effective"] for rank in others] == [STAGED] * 2
+        for rank in ranks:
+            code, message = rank.end()
+            assert code == grpc.StatusCode.DEADLINE_EXCEEDED
+            assert "descriptor-timeout" in message
+        # What hangs counts for this user until storage lets go of it.
+        with pytest.raises(grpc.RpcError) as refused:
+            raw_rank(daemon, shards=[hung_path], group="one more")
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "sessions-per-uid-max" in refused.value.details()
+        slowfs.release()
 
     def served_again():
         try:
@@ -488,3 +524,87 @@ def test_sessions_of_clients_that_do_not_read_end_by_their_own_limits(
             )
         assert "DEADLINE_EXCEEDED" in daemon.log
         assert anonymous_bytes(daemon.pid) - memory < 64 << 20
+
+
+def test_a_client_that_does_not_read_how_its_stream_ended_is_cut_off(
+    start_daemon, raw_rank, data_dir, victim
+):
+    """It would keep its stream with the daemon for ever: its end waits behind what it leaves
+    unread."""
+    daemon = start_daemon(flags=["--extent-size", "256KiB", "--descriptor-timeout", "3s"])
+    shard = first_shard(data_dir)
+    with victim(daemon):
+        before = descriptors_at_rest(daemon)
+        memory = anonymous_bytes(daemon.pid)
+        deaf = [
+            raw_rank(daemon, shards=[shard], group=f"deaf{number}", window_bytes=64)
+            for number in range(4)
+        ]
+        request = deaf[0].message()
+        request.progress.major_faults = 1
+        data = request.SerializeToString()
+        for rank in deaf:
+            # Answered one by one, or the newest for all that wait: more than the window in any case.
+            for _ in range(200):
+                rank.send_bytes(data)
+        for number, rank in enumerate(deaf):
+            wait_until(
+                lambda number=number: f'session ended group="deaf{number}"' in daemon.log,
+                "the session to end",
+            )
+        wait_until(lambda: daemon.log.count("stream cut off") == len(deaf), "the streams to be cut off")
+        for rank in deaf:
+            code, message = rank.end()
+            assert code == grpc.StatusCode.CANCELLED, message
+        for rank in deaf:
+            rank.close()
+        wait_until(lambda: descriptor_count(daemon.pid) <= before + 8, "descriptors to go")
+        wait_until(
+            lambda: anonymous_bytes(daemon.pid) - memory < 16 << 20, "the daemon's memory to go"
+        )
+
+
+def test_one_user_has_no_more_staged_than_his_share_and_others_have_theirs(
+    build_dir, start_daemon, start_rank, data_dir, open_dir, tmp_path, need_root
+):
+    a = checkpoints.make_model(data_dir / "a", seed=1, mib=4)
+    b = checkpoints.make_model(data_dir / "b", seed=2, mib=4)
+    share = checkpoints.total_bytes(a) + checkpoints.total_bytes(b) - 1
+    daemon = start_daemon(
+        flags=[
+            *("--extent-size", "256KiB", "--socket-group", GROUP),
+            *("--staged-bytes-per-uid-max", share),
+        ],
+        metrics_address="127.0.0.1:0",
+    )
+    os.chmod(daemon.directory, 0o755)
+    cli = Cli(build_dir, daemon.socket)
+    # Two groups of one user on one checkpoint: it counts once.
+    holders = [start_rank(a, socket=daemon.socket, group=group, flags=["--hold"]) for group in "xy"]
+    for holder in holders:
+        assert holder.expect("opened")["decision"]["effective"] == STAGED
+        holder.expect("holding")
+    memory = daemon.status()["memory"]
+    assert memory["users"] == [{"uid": 0, "staged_bytes": str(checkpoints.total_bytes(a))}]
+    assert int(memory["user_bytes_max"]) == share
+    assert "uid 0 has" in cli.run("status").stdout
+    gauge = "forestage_memory_largest_user_bytes"
+    assert daemon.metric_sum(gauge) == checkpoints.total_bytes(a)
+
+    refused = cli.load(b, ranks=2, digests=tmp_path / "refused")
+    assert read_digests(tmp_path / "refused") == checkpoints.expected_digests(b, 2, "all")
+    for rank in refused["ranks"]:
+        assert rank["effective"] == "native"
+        assert "staged-bytes-per-uid-max" in rank["reason"] and "of uid 0" in rank["reason"]
+    assert daemon.metrics()["forestage_admissions_refused_total", (("bound", "user"),)] == 1
+    others = load_as(build_dir, daemon.socket, open_dir, groups=[GROUP])
+    assert [rank["effective"] for rank in others] == [STAGED] * 2
+
+    # One is killed and one ends: then the share is whole again.
+    holders[0].kill()
+    holders[1].resume()
+    holders[1].finish()
+    daemon.wait_for_no_sessions()
+    assert daemon.metric_sum(gauge) == 0
+    admitted = cli.load(b, ranks=2, digests=tmp_path / "admitted")
+    assert {rank["effective"] for rank in admitted["ranks"]} == {STAGED}

@@ -60,7 +60,8 @@ def test_a_mount_that_hangs_is_reported_and_gives_the_nodes_budget_back(
             *["--extent-size", EXTENT_BYTES],
             *["--in-flight-max", BUDGET_BYTES],
             *["--node-in-flight-max", BUDGET_BYTES],
-        ]
+        ],
+        metrics_address="127.0.0.1:0",
     )
     waiting = start_rank(hung.mount, socket=daemon.socket, group="hung")
     assert waiting.expect("opened")["decision"]["effective"] == STAGED
@@ -83,5 +84,13 @@ def test_a_mount_that_hangs_is_reported_and_gives_the_nodes_budget_back(
         assert f'file="{shard.name}"' in line
         assert int(re.search(r" offset=(\d+)", line)[1]) >= HELD_FROM - EXTENT_BYTES
         assert float(re.search(r" seconds=(\d+)", line)[1]) > 0
+    # Asked after the log: status and metrics know it from then on.
+    stuck = {
+        mount["device"]: int(mount["stuck_bytes"]) for mount in daemon.status()["mounts"]
+    }
+    assert 0 < stuck.pop(checkpoints.device_text(hung.mount)) <= BUDGET_BYTES
+    assert set(stuck.values()) <= {0}
+    assert "STUCK" in Cli(build_dir, daemon.socket).run("status").stdout
+    assert daemon.metric_sum("forestage_mount_stuck_bytes") > 0
     hung.release()
     waiting.finish()

@@ -13,10 +13,14 @@ EXTENT_BYTES = 256 << 10
 STAGED = "rank_striped_read_ahead"
 
 
-@pytest.fixture
-def device(mount_loop):
+@pytest.fixture(params=["ext4", "xfs"])
+def device(mount_loop, request):
     """A disk as most are: 128 KiB of read-ahead, nothing of the checkpoint in memory."""
-    return mount_loop(lambda path: checkpoints.make_model(path, shards=3, mib=MIB), mib=MIB + 8)
+    return mount_loop(
+        lambda path: checkpoints.make_model(path, shards=3, mib=MIB),
+        mib=MIB + 8,
+        file_system=request.param,
+    )
 
 
 def assert_read_once(device, before, needed):

@@ -5,12 +5,13 @@ one. All are loaded at once from one daemon, so that what fails must leave the o
 """
 
 import re
+import subprocess
 
 import numpy
 import pytest
 
 from forestage_testing import checkpoints
-from forestage_testing.processes import AS_STRANGER, wait_until
+from forestage_testing.processes import AS_STRANGER, GUARD_SECONDS, wait_until
 
 EXTENT_BYTES = 256 << 10
 TENSOR_BYTES = 100 << 10
@@ -20,6 +21,8 @@ PAGE_BYTES = checkpoints.PAGE_BYTES
 POINT_COUNT = 5
 ERRORS = ["eio", "estale", "enomem", "eintr", "eagain"]
 ENDS = ["short", "eof"]
+HANG = "hang"
+KINDS = [*ERRORS, *ENDS, HANG]
 # How the daemon brings pages into memory and verifies them: as a stranger it cannot ask whether a
 # page is there, and populates a mapping instead.
 WAYS = {
@@ -94,8 +97,8 @@ class Walk:
         self.start_rank = start_rank
         self.walked = 0
 
-    def start(self, name, group, demand=()):
-        flags = [word for tensor in demand for word in ["--demand", tensor]]
+    def start(self, name, group, demand=(), flags=()):
+        flags = [*flags, *(word for tensor in demand for word in ["--demand", tensor])]
         directory = self.slowfs.mount / name
         return self.start_rank(directory, socket=self.daemon.socket, group=group, flags=flags)
 
@@ -115,6 +118,10 @@ class Walk:
         self.slowfs.clear_faults()
         assert self.daemon.health() == "SERVING"
         self.daemon.wait_for_no_sessions()
+
+    def all_hang(self):
+        files = self.slowfs.stats()["files"]
+        return all(files.get(point.name, {}).get("in_flight") for point in self.points)
 
 
 @pytest.fixture
@@ -212,12 +219,7 @@ def test_a_read_that_hangs_holds_up_only_who_waits_for_it(walk):
     for point in walk.points:
         walk.slowfs.hold(point.name, point.begin, point.end)
     ranks = [walk.start(point.directory, point.directory) for point in walk.points]
-
-    def all_hang():
-        files = walk.slowfs.stats()["files"]
-        return all(files.get(point.name, {}).get("in_flight") for point in walk.points)
-
-    wait_until(all_hang, "a read to hang at each point")
+    wait_until(walk.all_hang, "a read to hang at each point")
     rests = {point: point.tensors_outside(EXTENT_BYTES) for point in walk.points[1:]}
     others = [walk.start(point.directory, "rest", rest) for point, rest in rests.items()]
     sound = walk.start("sound", "sound")
@@ -225,7 +227,7 @@ def test_a_read_that_hangs_holds_up_only_who_waits_for_it(walk):
     for rank, (point, rest) in zip(others, rests.items()):
         assert len(rest) >= TENSORS // 2
         assert_right(rank, point, rest)
-    assert all_hang()
+    assert walk.all_hang()
     walk.slowfs.release()
     for rank, point in zip(ranks, walk.points):
         assert_right(rank, point)
@@ -244,3 +246,113 @@ def test_an_index_that_cannot_be_read_is_an_error_that_names_it(
     assert checkpoints.INDEX_NAME in event["message"]
     assert kind.upper() in event["message"]
     assert slowfs.stats()["files"][checkpoints.INDEX_NAME]["faults"] > 0
+
+
+# How a rank reads by itself: through a mapping, or by reads into memory of its own.
+NATIVE_WAYS = {"view": [], "copy": ["--copy"]}
+
+
+@pytest.fixture
+def native_walk(points, data_dir, mount_slowfs, daemon, start_rank):
+    return Walk(points, mount_slowfs(data_dir), daemon, start_rank)
+
+
+@pytest.mark.parametrize("way", NATIVE_WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_read_of_a_rank_by_itself_fails_in_its_own_way_only(kind, way, native_walk):
+    """At each header and extent: an error by name, file and place, or the right bytes in the end."""
+    walk = native_walk
+    native = ["--policy", "native", *NATIVE_WAYS[way]]
+    walk.begin()
+    if kind in ENDS:
+        walk.slowfs.set("direct_io", "on")
+    for point in walk.points:
+        if kind == HANG:
+            walk.slowfs.hold(point.name, point.begin, point.end)
+        else:
+            walk.slowfs.fault(point.name, point.begin, point.end, kind)
+    ranks = [walk.start(point.directory, point.directory, flags=native) for point in walk.points]
+    sound = walk.start("sound", "sound", flags=native)
+    if kind == HANG:
+        wait_until(walk.all_hang, "a read to hang at each point")
+        assert_right(sound, walk.points[0])
+        assert walk.all_hang()
+        walk.slowfs.release()
+    for rank, point in zip(ranks, walk.points):
+        if kind in ("short", HANG):
+            assert_right(rank, point)
+            continue
+        event = rank.outcome()
+        assert_typed_error(event, point)
+        if kind in ERRORS:
+            assert kind.upper() in event["message"]
+    if kind != HANG:
+        walk.end(sound)
+        assert walk.walked == POINT_COUNT
+    print(f"{POINT_COUNT} points of {len(KINDS)} kinds, by {way}")
+
+
+@pytest.mark.parametrize("way", NATIVE_WAYS)
+@pytest.mark.parametrize("kind", ERRORS)
+def test_an_error_that_passes_is_not_noticed_by_a_rank_that_reads_through_pages(
+    kind, way, native_walk
+):
+    """Behind headers: read-ahead meets it, or a page fault, and the read that follows is good."""
+    walk = native_walk
+    walk.points = walk.points[1:]
+    walk.begin()
+    for point in walk.points:
+        walk.slowfs.fault(point.name, point.begin, point.end, kind, count=1)
+    flags = ["--policy", "native", *NATIVE_WAYS[way]]
+    ranks = [walk.start(point.directory, point.directory, flags=flags) for point in walk.points]
+    sound = walk.start("sound", "sound", flags=flags)
+    for rank, point in zip(ranks, walk.points):
+        assert_right(rank, point)
+    walk.end(sound)
+    assert walk.walked == POINT_COUNT - 1
+
+
+PROBE_BYTES = 24 << 20
+
+
+PROBE_PARTS = ["first_page", "rest", "all"]
+# To hang takes the doctor's patience.
+PROBE_POINTS = [(kind, part) for kind in [*ERRORS, *ENDS] for part in PROBE_PARTS]
+PROBE_POINTS += [(HANG, "first_page"), (HANG, "rest")]
+
+
+@pytest.mark.parametrize("kind, part", PROBE_POINTS)
+def test_every_read_of_the_probe_may_fail_and_the_doctor_says_something_and_ends(
+    kind, part, cli_without_daemon, data_dir, mount_slowfs
+):
+    """The probe reads a page, advises, and faults a block in; what fails is no verdict of the mount."""
+    checkpoints.save(
+        data_dir / "model.safetensors", {"t": numpy.zeros((PROBE_BYTES,), "uint8")}
+    )
+    slowfs = mount_slowfs(data_dir)
+    begin = 0 if part != "rest" else PAGE_BYTES
+    end = PAGE_BYTES if part == "first_page" else "end"
+    if kind in ENDS:
+        slowfs.set("direct_io", "on")
+    if kind == HANG:
+        slowfs.hold("model.safetensors", begin, end)
+    else:
+        slowfs.fault("model.safetensors", begin, end, kind)
+    arguments = [cli_without_daemon.program, "doctor", slowfs.mount, "--no-daemon", "--json"]
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as doctor:
+        if kind == HANG:
+            # It has said what there is to say before; the process ends when it is answered.
+            said = doctor.stdout.readline()
+            assert said
+            slowfs.release()
+        out, err = doctor.communicate(timeout=GUARD_SECONDS)
+        assert doctor.returncode in (0, 1), err
+        assert (out + err).strip() or kind == HANG
+    if kind in ERRORS:
+        assert doctor.returncode == (0 if part == "rest" else 1)
+        assert kind.upper() in out + err
+        # An error of storage is no fault of the kernel or of a setting.
+        assert "no_populate" not in out and "advice_ignored" not in out
+    print(f"{len(PROBE_POINTS)} points and kinds of the probe")

@@ -1,19 +1,25 @@
-"""Files that are replaced, deleted, cut or grown under a load, at each of its steps.
+"""Files that are replaced, deleted, cut, grown or written over under a load, at each of its steps.
 
-A rank keeps what it has opened: a replaced or deleted file stays whole for it. What can be had no
-more is an error that names the file, and no signal. The next load sees what is there now.
+A rank keeps what it has opened: a replaced or deleted file stays whole for it. A file that is
+written to is no longer what was opened, and is an error that names it: never a signal, never bytes
+of two versions. The next load sees what is there now.
+
+Every change is made at every step, with the daemon and without.
 """
 
 import os
+import signal
 
 import numpy
 import pytest
 
 from forestage_testing import checkpoints
-from forestage_testing.processes import GUARD_SECONDS
+from forestage_testing.processes import wait_until
 
 HELD_FROM = 1 << 20
 STAGED = "rank_striped_read_ahead"
+TENSOR_COUNT = 12
+SHARDS = 2
 
 
 def replace(path):
@@ -42,61 +48,179 @@ def grow(path):
         file.write(bytes(100))
 
 
-CHANGES = {change.__name__: change for change in [replace, delete, cut, grow]}
-# The header is being read; what is behind it is being staged; everything is in memory and half of
-# it was handed out.
-STEPS = ["headers", "staging", "staged"]
+def write_over(path):
+    """The same header and as many bytes, others: a save over the file in place."""
+    begin = min(begin for begin, _ in checkpoints.data_ranges(path).values())
+    content = path.read_bytes()
+    with open(path, "r+b") as file:
+        file.seek(begin)
+        file.write(content[begin:][::-1])
+
+
+def zero(path):
+    """What a writer leaves that died after it had truncated the file and set its length."""
+    size = path.stat().st_size
+    os.truncate(path, 0)
+    os.truncate(path, size)
+
+
+CHANGES = {
+    change.__name__: change for change in [replace, delete, cut, grow, write_over, zero]
+}
+# Changes after which the file of this name is a sound one, of other bytes.
+SOUND_AFTERWARDS = ["replace", "write_over"]
+# Changes that leave what a rank has opened as it was.
+OPENED_FILE_KEPT = ["replace", "delete"]
+
+# Where a load stands when the file changes; each is reached by what really holds up loads.
+STEPS = {
+    "selection": "the directory is listed, the index is being read",
+    "open": "all files are open, the daemon does not answer yet",
+    "headers": "the header of the file is being read",
+    "staging": "the header is known, what is behind it is being read",
+    "hand-out": "everything is in memory, and half of it was handed out",
+    "later": "everything was handed out, and the session is held",
+}
+WAYS = {"daemon": [], "native": ["--policy", "native"]}
+# A rank that needs no daemon does not wait for one.
+POINTS = [(way, step) for way in WAYS for step in STEPS if (way, step) != ("native", "open")]
 
 
 @pytest.fixture
 def checkpoint(data_dir):
     random = numpy.random.default_rng(11)
     tensors = {
-        f"t{i:02}": checkpoints.random_array(random, "uint8", (1 << 20,)) for i in range(12)
+        f"t{i:02}": checkpoints.random_array(random, "uint8", (1 << 20,))
+        for i in range(TENSOR_COUNT)
     }
-    return checkpoints.save_sharded(data_dir / "checkpoint", tensors, 2)
+    return checkpoints.save_sharded(data_dir / "checkpoint", tensors, SHARDS)
 
 
-@pytest.mark.parametrize("step", STEPS)
+class ChangingLoad:
+    """One rank that stops at a step."""
+
+    def __init__(self, step, slowfs, path, daemon):
+        self.step = step
+        self.slowfs = slowfs
+        self.path = path
+        self.daemon = daemon
+        self.flags = {"hand-out": ["--pause-after", "6"], "later": ["--hold"]}.get(step, [])
+        hold = {
+            "selection": (checkpoints.INDEX_NAME, 0),
+            "headers": (path.name, 0),
+            "staging": (path.name, HELD_FROM),
+        }
+        if step in hold:
+            slowfs.hold(*hold[step])
+        if step == "open":
+            os.kill(daemon.pid, signal.SIGSTOP)
+
+    def wait_until_there(self, rank, way):
+        if self.step in ("hand-out", "later"):
+            decision = rank.expect("opened")["decision"]
+            assert decision["effective"] == (STAGED if way == "daemon" else "native"), decision
+            rank.expect("paused" if self.step == "hand-out" else "holding")
+        elif self.step == "open":
+            # The index and both shards; the rank is on its way to the daemon.
+            wait_until(lambda: self.slowfs.stats()["opens"] == 1 + SHARDS, "the files to be open")
+        else:
+            self.slowfs.wait_until_held()
+
+    def go_on(self, rank):
+        if self.step in ("hand-out", "later"):
+            rank.resume()
+        elif self.step == "open":
+            os.kill(self.daemon.pid, signal.SIGCONT)
+        else:
+            self.slowfs.release()
+
+
+def expected_digests_of(change, step, before, after):
+    """What the load must deliver; None where it must say what became of the file."""
+    if step == "later":
+        return before
+    if step == "selection":
+        return after if change in SOUND_AFTERWARDS else None
+    return before if change in OPENED_FILE_KEPT else None
+
+
+@pytest.mark.parametrize("way, step", POINTS, ids=lambda word: word)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_file_that_changes_under_a_load(
-    change, step, daemon, checkpoint, mount_slowfs, start_rank
+    change, way, step, daemon, checkpoint, mount_slowfs, start_rank
 ):
     path = checkpoints.shard_paths(checkpoint)[1]
     before = checkpoints.expected_digests(checkpoint, 1, "all")
     slowfs = mount_slowfs(checkpoint, flags=["--attribute-timeout", "0"])
-    if step == "staged":
-        flags = ["--pause-after", "6"]
-    else:
-        slowfs.hold(path.name, 0 if step == "headers" else HELD_FROM)
-        flags = []
+    load = ChangingLoad(step, slowfs, path, daemon)
+    flags = [*load.flags, *WAYS[way]]
     rank = start_rank(slowfs.mount, socket=daemon.socket, flags=flags)
-    if step == "staged":
-        assert rank.expect("opened")["decision"]["effective"] == STAGED
-        rank.expect("paused")
-    else:
-        slowfs.wait_until_held()
+    load.wait_until_there(rank, way)
     CHANGES[change](path)
-    slowfs.release()
-    if step == "staged":
-        rank.resume()
+    after = None
+    if change in SOUND_AFTERWARDS:
+        after = checkpoints.expected_digests(checkpoint, 1, "all")
+        assert after != before
+    load.go_on(rank)
+
     event = rank.outcome()
-    # A header that does not fit the file any more is one that was never sound.
-    if change == "cut" or (change, step) == ("grow", "headers"):
+    expected = expected_digests_of(change, step, before, after)
+    if expected is None:
+        assert event["event"] == "error", event
+        assert path.name in event["message"]
+    else:
+        assert event["event"] == "done", event
+        assert rank.digests(event) == expected
+    assert daemon.health() == "SERVING"
+    daemon.wait_for_no_sessions()
+
+    again = start_rank(slowfs.mount, socket=daemon.socket)
+    event = again.outcome()
+    if after is None:
         assert event["event"] == "error"
         assert path.name in event["message"]
     else:
         assert event["event"] == "done", event
-        assert rank.digests(event) == before
-    assert daemon.health() == "SERVING"
-    daemon.wait_for_no_sessions()
+        assert again.digests(event) == after
 
-    again = start_rank(slowfs.mount, socket=daemon.socket).outcome()
-    if change == "replace":
-        assert again["event"] == "done", again
-        after = checkpoints.expected_digests(checkpoint, 1, "all")
-        assert {(0, name): digest for name, digest in again["digests"].items()} == after
-        assert after != before
-    else:
-        assert again["event"] == "error"
-        assert path.name in again["message"]
+
+def test_every_change_is_made_at_every_step():
+    assert len(CHANGES) == 6
+    assert len(POINTS) == 2 * len(STEPS) - 1
+    print(f"{len(CHANGES) * len(POINTS)} pairs of change and step")
+
+
+@pytest.mark.parametrize("change", ["cut", "write_over", "grow"])
+@pytest.mark.parametrize("flags", [[], ["--copy"]], ids=["view", "copy"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_file_on_a_disk_that_is_written_to_is_an_error_and_no_signal(
+    way, flags, change, daemon, checkpoint, start_rank
+):
+    path = checkpoints.shard_paths(checkpoint)[1]
+    flags = ["--pause-after", "6", *flags, *WAYS[way]]
+    rank = start_rank(checkpoint, socket=daemon.socket, flags=flags)
+    rank.expect("opened")
+    rank.expect("paused")
+    CHANGES[change](path)
+    rank.resume()
+    event = rank.outcome()
+    assert event["event"] == "error"
+    assert path.name in event["message"]
+    said = ["was changed since it was opened", "the file ends here"]
+    assert any(words in event["message"] for words in said), event
+
+
+@pytest.mark.parametrize("change", ["cut", "write_over", "grow", "zero"])
+def test_status_says_that_a_staged_file_was_changed(change, daemon, cli, checkpoint, start_rank):
+    path = checkpoints.shard_paths(checkpoint)[1]
+    rank = start_rank(checkpoint, socket=daemon.socket, flags=["--hold"])
+    rank.expect("opened")
+    rank.expect("holding")
+    assert "changed" not in cli.run("status").stdout
+    CHANGES[change](path)
+    said = cli.run("status").stdout
+    assert path.name in said and "changed since it was opened" in said
+    (other,) = [shard for shard in checkpoints.shard_paths(checkpoint) if shard != path]
+    assert other.name not in said
+    rank.resume()
+    rank.finish()

@@ -6,13 +6,20 @@
 // session is closed, at last {"event": "done", "decision", "bytes", "digests": {tensor: SHA-256}};
 // {"event": "error", "message"} and exit code 1 instead when the load fails. Goes on from "paused"
 // and "holding" when a line comes on standard input, or its end.
+//
+// With --forks it forks at each SIGUSR1, wherever its load is, and writes {"event": "forked",
+// "child": PID}: the child keeps every descriptor but standard output and lives until the other
+// end of its standard input is closed.
 
+#include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -44,6 +51,7 @@ struct Options {
   bool close = false;
   bool hold = false;
   bool copy = false;
+  bool forks = false;
 };
 
 Json ToJson(const Decision& decision) {
@@ -70,18 +78,25 @@ absl::StatusOr<std::string> DigestOf(const Slice& slice, bool copy) {
   return Sha256(view.bytes());
 }
 
+// "NAME", or "NAME[FIRST:LAST]" for rows [FIRST, LAST) of a tensor.
+DemandedSlice ParseDemand(const std::string& text) {
+  const size_t bracket = text.find('[');
+  if (bracket == std::string::npos) return {.tensor = text};
+  Range rows;
+  const size_t colon = text.find(':', bracket);
+  rows.start = std::stoull(text.substr(bracket + 1, colon - bracket - 1));
+  rows.stop = std::stoull(text.substr(colon + 1));
+  return {.tensor = text.substr(0, bracket), .ranges = {rows}};
+}
+
 // What the rank takes, in order.
-absl::StatusOr<std::vector<size_t>> TensorsOf(const Options& options, const Catalog& catalog) {
-  std::vector<size_t> tensors;
-  if (options.demand.empty()) {
-    for (size_t i = 0; i < catalog.tensor_count(); ++i) tensors.push_back(i);
+std::vector<DemandedSlice> SlicesOf(const Options& options, const Catalog& catalog) {
+  if (options.session.demand.has_value()) return *options.session.demand;
+  std::vector<DemandedSlice> slices;
+  for (size_t i = 0; i < catalog.tensor_count(); ++i) {
+    slices.push_back({.tensor = std::string(catalog.tensor(i).name)});
   }
-  for (const std::string& name : options.demand) {
-    const std::optional<size_t> index = catalog.Find(name);
-    if (!index.has_value()) return absl::NotFoundError(absl::StrCat("no tensor ", name));
-    tensors.push_back(*index);
-  }
-  return tensors;
+  return slices;
 }
 
 absl::Status Load(const Options& options) {
@@ -89,11 +104,10 @@ absl::Status Load(const Options& options) {
                    Session::Open(options.directory, options.session));
   Say({{"event", "opened"}, {"decision", ToJson(session->decision())}});
   const std::shared_ptr<const Catalog> catalog = session->catalog();
-  ASSIGN_OR_RETURN(const std::vector<size_t> tensors, TensorsOf(options, *catalog));
   Json digests = Json::object();
   uint64_t bytes = 0;
   int taken = 0;
-  for (const size_t i : tensors) {
+  for (const DemandedSlice& demanded : SlicesOf(options, *catalog)) {
     if (taken++ == options.pause_after) {
       Say({{"event", "paused"}});
       WaitForLine();
@@ -103,10 +117,12 @@ absl::Status Load(const Options& options) {
         return absl::OkStatus();
       }
     }
-    ASSIGN_OR_RETURN(const Slice slice, session->GetSlice(i));
-    ASSIGN_OR_RETURN(digests[std::string(catalog->tensor(i).name)], DigestOf(slice, options.copy));
+    ASSIGN_OR_RETURN(const Slice slice, session->GetSlice(demanded.tensor, demanded.ranges));
+    ASSIGN_OR_RETURN(digests[demanded.tensor], DigestOf(slice, options.copy));
     bytes += slice.bytes();
-    session->MarkConsumed(i);
+    const std::optional<size_t> index = catalog->Find(demanded.tensor);
+    if (!index.has_value()) return absl::NotFoundError(absl::StrCat("no ", demanded.tensor));
+    session->MarkConsumed(*index);
   }
   if (options.hold) {
     Say({{"event", "holding"}, {"decision", ToJson(session->decision())}});
@@ -117,6 +133,29 @@ absl::Status Load(const Options& options) {
        {"bytes", bytes},
        {"digests", digests}});
   return absl::OkStatus();
+}
+
+// Never returns.
+void LiveUntilInputIsClosed() {
+  close(STDOUT_FILENO);
+  pollfd input = {.fd = STDIN_FILENO, .events = 0, .revents = 0};
+  while ((input.revents & (POLLHUP | POLLERR | POLLNVAL)) == 0) poll(&input, 1, -1);
+  _exit(0);
+}
+
+// Before any thread starts, which all must have the signal blocked.
+void ForkAtEachSignal() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGUSR1);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::thread([signals] {
+    for (int signal = 0; sigwait(&signals, &signal) == 0;) {
+      const pid_t child = fork();
+      if (child == 0) LiveUntilInputIsClosed();
+      Say({{"event", "forked"}, {"child", child}});
+    }
+  }).detach();
 }
 
 int Main(int argc, char** argv) {
@@ -133,13 +172,15 @@ int Main(int argc, char** argv) {
   app.add_flag("--strict", options.strict, "Strict agreement");
   app.add_option("--agreement-timeout", options.agreement_timeout_seconds, "In seconds");
   app.add_option("--open-timeout", options.open_timeout_seconds, "In seconds");
-  app.add_option("--demand", options.demand, "Tensors to take, in order; default: all")
+  app.add_option("--demand", options.demand,
+                 "What to take, in order, NAME or NAME[FIRST:LAST]; default: all")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--pause-after", options.pause_after, "Pause before this tensor");
   app.add_flag("--close", options.close, "Close the session at the pause, instead of going on");
   app.add_flag("--hold", options.hold, "Keep the session open after the load");
   app.add_flag("--copy", options.copy, "CopyTo instead of View");
+  app.add_flag("--forks", options.forks, "Fork at each SIGUSR1");
   CLI11_PARSE(app, argc, argv);
 
   for (const Policy policy : {Policy::kAuto, Policy::kNative, Policy::kRankStripedReadAhead}) {
@@ -149,8 +190,10 @@ int Main(int argc, char** argv) {
   options.session.agreement_timeout = absl::Seconds(options.agreement_timeout_seconds);
   options.session.open_timeout = absl::Seconds(options.open_timeout_seconds);
   if (!options.demand.empty()) options.session.demand.emplace();
-  for (const std::string& name : options.demand) options.session.demand->push_back({name});
+  for (const std::string& name : options.demand)
+    options.session.demand->push_back(ParseDemand(name));
 
+  if (options.forks) ForkAtEachSignal();
   const absl::Status status = Load(options);
   if (status.ok()) return 0;
   Say({{"event", "error"},

@@ -172,3 +172,13 @@ def test_tests_that_pages_name_exist():
                for found in re.findall(r"`(\w+Test\.\w+)`", path.read_text())
                if found not in defined]
     assert not missing
+
+
+def test_python_tests_that_pages_name_exist():
+    defined = set()
+    for path in (p for p in TRACKED if p.suffix == ".py"):
+        defined |= set(re.findall(r"^def (test_\w+)\(", path.read_text(), re.MULTILINE))
+    missing = [f"{name(path)}: {found}" for path in TRACKED if path.suffix == ".md"
+               for found in re.findall(r"`(test_\w+)`", path.read_text())
+               if found not in defined]
+    assert not missing

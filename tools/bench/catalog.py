@@ -31,6 +31,10 @@ ANSWER_SECONDS_MAX = 120
 RSS_SAMPLE_SECONDS = 0.05
 MIB = 1024 * 1024
 
+# Matrices of 32 KiB: names, shards and shapes of a large model, but so few bytes that any machine's
+# memory admits the checkpoint.
+MODEL = MixtureOfExperts(hidden=256, expert_hidden=128)
+
 # What each figure may be at most.
 BUILD_SECONDS_MAX = 0.300
 DELIVERY_SECONDS_MAX = 0.100
@@ -201,7 +205,7 @@ def make_checkpoint(options):
         return True
     write_sparse(
         options.directory,
-        MixtureOfExperts().tensors(),
+        MODEL.tensors(),
         shard_count=options.shards,
         tensor_count=options.tensors,
     )

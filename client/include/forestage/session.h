@@ -98,9 +98,13 @@ struct StagingStatus {
 // Opens a checkpoint and gets its slices, from the daemon's reads when there is one, by reading the
 // files otherwise: the same bytes. A missing, refusing, dying or hanging daemon is never an error.
 //
-// Thread-safe. Not usable in a forked child (FAILED_PRECONDITION); the parent is not harmed, and
-// what the child destroys is leaked there on purpose. May raise the process's soft limit on open
-// files (RLIMIT_NOFILE) towards the hard one when there are more shards than it allows.
+// Thread-safe. Not usable in a forked child (FAILED_PRECONDITION; decision() says native); the
+// parent is not harmed, and what the child destroys is leaked there on purpose. Its catalog and its
+// views stay valid there. A child of a process that has asked a daemon may open sessions, which are
+// native: gRPC does not survive a fork. Nothing is inherited across exec.
+//
+// May raise the process's soft limit on open files (RLIMIT_NOFILE) towards the hard one when there
+// are more shards than it allows.
 class Session {
  public:
   // Selects the files of `directory`, opens them, and joins the group. Blocks: on the file system,

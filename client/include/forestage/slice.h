@@ -60,7 +60,9 @@ class Slice {
   // The bytes in place, without a copy; every page of them is in memory when this returns.
   // FAILED_PRECONDITION when not contiguous().
   absl::StatusOr<SliceView> View(absl::Time deadline = absl::InfiniteFuture()) const;
-  // Copies the packed slice. Never raises a signal, whatever happens to the file.
+  // Copies the packed slice. Never raises a signal, whatever happens to the file. Asks for huge
+  // pages (MADV_HUGEPAGE) in the destination when it is large and was never touched; memory that is
+  // reserved for many slices does best to ask for them itself, as a whole.
   // Requires: destination.size() == bytes().
   absl::Status CopyTo(absl::Span<std::byte> destination,
                       absl::Time deadline = absl::InfiniteFuture()) const;

@@ -36,6 +36,12 @@ PAGE_BYTES = mmap.PAGESIZE
 NOBODY = 65534
 
 
+def device_text(path):
+    """The mount of a path as the kernel and Forestage write it: "8:1"."""
+    device = os.stat(path).st_dev
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
 def random_array(random, dtype, shape):
     """Any bit pattern, NaNs included; what is compared is bytes."""
     dtype = numpy.dtype(dtype)
@@ -180,21 +186,23 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def resident_bytes(path):
     """Of a file that we own, in the page cache now."""
-    size = os.stat(path).st_size
+    with open(path, "rb") as file:
+        return resident_bytes_of(file)
+
+
+def resident_bytes_of(file):
+    """The same of one that is open already."""
+    size = os.fstat(file.fileno()).st_size
     if size == 0:
         return 0
     _libc.mmap.restype = ctypes.c_void_p
     _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
-        assert address != ctypes.c_void_p(-1).value, os.strerror(ctypes.get_errno())
-        pages = (ctypes.c_ubyte * -(-size // PAGE_BYTES))()
-        result = _libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), pages)
-        assert result == 0, os.strerror(ctypes.get_errno())
-        _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))
-    finally:
-        os.close(descriptor)
+    address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
+    assert address != ctypes.c_void_p(-1).value, os.strerror(ctypes.get_errno())
+    pages = (ctypes.c_ubyte * -(-size // PAGE_BYTES))()
+    result = _libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), pages)
+    assert result == 0, os.strerror(ctypes.get_errno())
+    _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))
     return sum(page & 1 for page in pages) * PAGE_BYTES
 
 

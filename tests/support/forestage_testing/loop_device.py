@@ -1,7 +1,7 @@
 """A block device of our own: an image file behind a loop device, with an account of what is read.
 
 The disk below a build tells little: its counters are everybody's, and its read_ahead_kb is whatever
-the machine has. A loop device has its own of both. Its file system is ext4 and mounted read-only
+the machine has. A loop device has its own of both. Its file system (ext4 or XFS) is mounted read-only
 once it is filled, so that what is read afterwards is read by the test. Its image is opened for
 direct I/O where the file system below can do that, so that its pages are not in memory twice.
 """
@@ -15,6 +15,14 @@ import subprocess
 READ_AHEAD_KB_DEFAULT = 128
 SECTOR_BYTES = 512
 LOOP_MAJOR = 7
+# How each is made; ext4 without a journal and without tables to be written later, since nobody but
+# us reads.
+MKFS = {
+    "ext4": "mkfs.ext4 -q -F -m 0 -O ^has_journal,^resize_inode -E lazy_itable_init=0",
+    "xfs": "mkfs.xfs -q -f",
+}
+# mkfs.xfs makes none that is smaller.
+XFS_MIB_MIN = 300
 
 
 class LoopDevice:
@@ -70,8 +78,8 @@ def _attach(image):
 
 
 @contextlib.contextmanager
-def _mounted(device, mount, options):
-    _run("mount", "-t", "ext4", "-o", options, device, mount)
+def _mounted(device, mount, file_system, options):
+    _run("mount", "-t", file_system, "-o", options, device, mount)
     try:
         yield
     finally:
@@ -82,7 +90,9 @@ def _mounted(device, mount, options):
 
 
 @contextlib.contextmanager
-def loop_device(directory, fill, *, mib, read_ahead_kb=READ_AHEAD_KB_DEFAULT):
+def loop_device(
+    directory, fill, *, mib, read_ahead_kb=READ_AHEAD_KB_DEFAULT, file_system="ext4"
+):
     """`fill(path)` writes what the file system shall hold, at most about `mib` MiB.
 
     `directory` is private, lies on a disk, and takes the image and the mount. Nothing of the files
@@ -93,18 +103,20 @@ def loop_device(directory, fill, *, mib, read_ahead_kb=READ_AHEAD_KB_DEFAULT):
     image = directory / "image"
     mount = directory / "mount"
     mount.mkdir()
+    image_mib = mib + mib // 16 + 4
+    if file_system == "xfs":
+        # Its log and tables take their part.
+        image_mib = max(image_mib + 80, XFS_MIB_MIN)
     with open(image, "wb") as file:
-        os.posix_fallocate(file.fileno(), 0, (mib + mib // 16 + 4) << 20)
-    # No journal, no tables to be written later: nobody but us reads.
-    features = "^has_journal,^resize_inode"
-    _run("mkfs.ext4", "-q", "-F", "-m", 0, "-O", features, "-E", "lazy_itable_init=0", image)
+        os.posix_fallocate(file.fileno(), 0, image_mib << 20)
+    _run(*MKFS[file_system].split(), image)
     device = _attach(image)
     try:
-        with _mounted(device, mount, "noatime"):
+        with _mounted(device, mount, file_system, "noatime"):
             fill(mount)
         loop = LoopDevice(device, mount)
         loop.read_ahead_kb = read_ahead_kb
-        with _mounted(device, mount, "ro,noatime"):
+        with _mounted(device, mount, file_system, "ro,noatime"):
             loop.read_metadata()
             yield loop
     finally:

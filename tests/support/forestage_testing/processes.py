@@ -119,6 +119,11 @@ def read_line(stream, guard_seconds=GUARD_SECONDS):
     return line.decode(errors="replace")
 
 
+def process_handle(pid):
+    """A pidfd: names this process and no later one of its number; readable once it has ended."""
+    return os.pidfd_open(pid)
+
+
 def children_of(pid):
     """Process ids of the direct children, in order of their start."""
     with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:

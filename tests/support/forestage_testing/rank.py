@@ -52,6 +52,9 @@ class Rank:
     def pid(self):
         return self.process.pid
 
+    def signal(self, number):
+        self.process.send_signal(number)
+
     def expect(self, event):
         """The next event, which must be of this kind."""
         line = read_line(self.process.stdout)

@@ -14,17 +14,23 @@ from forestage_testing.processes import GUARD_SECONDS
 METHOD = "/forestage.v1.SessionService/OpenSession"
 SHARD_BATCH = 1
 DELIVERY = 2
+BORROW = 3
 # A session that ends may hold its place in its group for a moment.
 GROUPS = (f"raw{number}" for number in itertools.count())
 # docs/descriptor_protocol.md
 REQUEST = struct.Struct("=II16sII")
 REPLY = struct.Struct("=III480s")
+LENT_BYTES = 32
 
 
 class DescriptorReply:
     def __init__(self, data, descriptors):
-        _, code, self.accepted_count, message = REPLY.unpack(data)
+        _, code, self.accepted_count, message = REPLY.unpack(data[: REPLY.size])
         self.code = code
+        self.lent = None
+        if len(data) == REPLY.size + LENT_BYTES:
+            bits = int.from_bytes(data[REPLY.size :], "little")
+            self.lent = [i for i in range(8 * LENT_BYTES) if bits >> i & 1]
         self.message = message.split(b"\0")[0].decode()
         self.descriptors = descriptors
 
@@ -57,7 +63,7 @@ class DescriptorSocket:
     def receive(self):
         """The reply, or None when the daemon closed the connection."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(self.socket, 1024, 2)
+            data, descriptors, _, _ = socket.recv_fds(self.socket, 1024, 253)
         except ConnectionResetError:
             return None
         return DescriptorReply(data, descriptors) if data else None
@@ -71,18 +77,34 @@ class DescriptorSocket:
 
 
 class RawRank:
-    """One session stream on a connection of its own."""
+    """One session stream on a connection of its own.
 
-    def __init__(self, daemon, *, path="/c", shards=(), group=None, rank=0, size=1, open_now=True):
+    `window_bytes`: how much of what this rank does not read the daemon may send all the same.
+    """
+
+    def __init__(
+        self,
+        daemon,
+        *,
+        path="/c",
+        shards=(),
+        group=None,
+        rank=0,
+        size=1,
+        open_now=True,
+        window_bytes=None,
+    ):
         self._daemon = daemon
         self._request_type = GetMessageClass(
             daemon.message_descriptor("forestage.v1.SessionRequest")
         )
         event_type = GetMessageClass(daemon.message_descriptor("forestage.v1.SessionEvent"))
         # A connection of its own: channels to one address share theirs otherwise.
-        self.channel = grpc.insecure_channel(
-            f"unix:{daemon.socket}", options=[("grpc.use_local_subchannel_pool", 1)]
-        )
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        if window_bytes is not None:
+            options.append(("grpc.http2.lookahead_bytes", window_bytes))
+            options.append(("grpc.http2.bdp_probe", 0))
+        self.channel = grpc.insecure_channel(f"unix:{daemon.socket}", options=options)
         self._requests = queue.Queue()
         self.call = self.channel.stream_stream(
             METHOD,

@@ -14,6 +14,7 @@ class Slowfs:
         self.source = pathlib.Path(source)
         self.mount = pathlib.Path(directory) / "mount"
         self.mount.mkdir()
+        self._killed = False
         self._control = os.path.join(directory, "control")
         self.process = subprocess.Popen(
             [
@@ -75,10 +76,17 @@ class Slowfs:
     def wait_until_held(self, count=1):
         wait_until(lambda: self.stats()["held"] >= count, f"{count} held reads")
 
+    def kill(self):
+        """The server dies, and with it every request that it has not answered."""
+        self._killed = True
+        self.process.kill()
+        self.process.wait(GUARD_SECONDS)
+
     def stop(self):
         self.process.terminate()
         try:
-            assert self.process.wait(GUARD_SECONDS) == 0
+            code = self.process.wait(GUARD_SECONDS)
+            assert code == 0 or self._killed
         finally:
             if self.process.poll() is None:
                 self.process.kill()

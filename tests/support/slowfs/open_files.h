@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 
+#include "common/file_mapping.h"
 #include "common/unique_fd.h"
 
 namespace forestage {
@@ -20,6 +21,8 @@ struct OpenFile {
   // Relative to the source.
   std::string path;
   UniqueFd fd;
+  // Of a file that can be mapped, as long as it was at the open.
+  std::shared_ptr<const FileMapping> mapping;
   // Of a directory: names with inode numbers.
   std::vector<std::pair<std::string, uint64_t>> names;
 };

@@ -16,6 +16,7 @@
 #include "tests/support/slowfs/fault_table.h"
 #include "tests/support/slowfs/open_files.h"
 #include "tests/support/slowfs/read_scheduler.h"
+#include "tests/support/slowfs/source_mappings.h"
 #include "tests/support/slowfs/source_tree.h"
 
 struct fuse_session;
@@ -54,6 +55,7 @@ class SlowFileSystem {
   const Options options_;
   std::unique_ptr<SourceTree> tree_;
   OpenFiles open_files_;
+  SourceMappings mappings_;
   FaultTable faults_;
   Counters counters_;
   ReadScheduler scheduler_;

@@ -1,4 +1,4 @@
-#include "client/src/parallel_for.h"
+#include "common/parallel_for.h"
 
 #include <pthread.h>
 

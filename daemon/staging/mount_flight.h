@@ -1,0 +1,18 @@
+// What is read of one mount now, for status and metrics.
+#pragma once
+
+#include <cstdint>
+
+namespace forestage {
+
+struct MountFlight {
+  // st_dev of the files.
+  uint64_t device = 0;
+  uint64_t in_flight_bytes = 0;
+  // How many may be in flight, as found by trying.
+  uint64_t limit_bytes = 0;
+  // Of those in flight: of reads that do not come back.
+  uint64_t stuck_bytes = 0;
+};
+
+}  // namespace forestage

@@ -1,0 +1,1 @@
+"""The stress test of `./dev stress`; docs/developing.md says how to use it."""
