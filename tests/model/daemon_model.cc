@@ -319,7 +319,7 @@ const std::vector<DaemonModel::Event>& DaemonModel::Events() {
       {"open", 30, &DaemonModel::Open, true},
       {"send descriptors", 60, &DaemonModel::Send, true},
       {"ask for delivery", 30, &DaemonModel::AskForDelivery, true},
-      {"demand", 12, &DaemonModel::Demand, true},
+      {"demand", 20, &DaemonModel::Demand, true},
       {"use", 40, &DaemonModel::Use, true},
       {"begin to wait", 12, &DaemonModel::BeginWait, true},
       {"wait on", 12, &DaemonModel::StepWait, true},
@@ -414,7 +414,7 @@ SessionTerms DaemonModel::SomeTerms(size_t path) {
   terms.local_rank = static_cast<uint32_t>(random_.Below(terms.local_size));
   terms.policy = policies[random_.Below(4)];
   if (random_.OneIn(2)) terms.agreement_timeout = absl::Seconds(5 + 10 * random_.Below(3));
-  terms.demand_follows = random_.OneIn(3);
+  terms.demand_follows = random_.OneIn(2);
   return terms;
 }
 
@@ -607,9 +607,7 @@ void DaemonModel::UseExtent(ModelRank& rank, uint64_t index) {
     Count("used later");
   } else if (*reader == Reader::kDaemon) {
     Count("used");
-    Expect(
-        storage_.IsVerified(rank.board->epoch, place.file, place.begin, place.end),
-        absl::StrCat(NameOf(rank), " uses bytes of extent ", index, " before they were verified"));
+    CheckDemandedPages(*rank.board, index, rank.id);
   } else {
     Count("read by itself");
     Expect(rank.loss->lost() ||
@@ -767,7 +765,7 @@ void DaemonModel::EndRead() {
   if (random_.OneIn(8)) status = absl::UnavailableError(read.file + ": Input/output error");
   if (random_.OneIn(24)) status = absl::OutOfRangeError(read.file + ": the file ends");
   const bool lies = options_.mistake == Mistake::kReaderLies && random_.OneIn(4);
-  Note(absl::StrCat("read ", read.id, " of ", read.file, " at ", read.offset,
+  Note(absl::StrCat("read ", read.id, " of ", read.file, " at ", read.ranges.front().begin,
                     " ends: ", absl::StatusCodeToString(status.code())));
   Count(absl::StrCat("read ", absl::StatusCodeToString(status.code())));
   storage_.End(read.id, status, lies);
@@ -783,7 +781,7 @@ void DaemonModel::ChangeFile() {
 }
 
 void DaemonModel::ChangeMemory() {
-  const uint64_t choices[] = {0, 16 * kKiB, 24 * kKiB, kPlentyBytes};
+  const uint64_t choices[] = {0, 40 * kKiB, 100 * kKiB, kPlentyBytes};
   const uint64_t bytes = choices[random_.Below(4)];
   Note(absl::StrCat("memory: ", bytes));
   memory_was_plenty_ = false;

@@ -153,6 +153,8 @@ class DaemonModel {
   void CheckBoards();
   void CheckExtent(const ModelBoardWatch& board, uint64_t index, ExtentState before,
                    ExtentState now);
+  // What the session demands of the extent was verified.
+  void CheckDemandedPages(const ModelBoardWatch& board, uint64_t index, SessionId session);
   void CheckWaits();
   void CheckDecision(const ModelRank& rank, const SessionDecision& decision);
   const ModelCheckpoint* AliveOf(ModelStorage::Epoch epoch) const;

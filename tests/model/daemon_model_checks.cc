@@ -224,11 +224,16 @@ void DaemonModel::CheckExtent(const ModelBoardWatch& board, uint64_t index, Exte
   const auto fault = [&](absl::string_view what) {
     Violate(absl::StrCat("extent ", index, " of checkpoint #", board.epoch, " ", what));
   };
-  if (before == ExtentState::kResident && now != before) fault("was resident and is not any more");
+  if (before == ExtentState::kResident && now == ExtentState::kQueued) Count("demanded further");
   switch (now) {
     case ExtentState::kResident:
-      if (!storage_.IsVerified(board.epoch, place.file, place.begin, place.end)) {
-        fault("is shown resident, and was not verified");
+      if (const ModelCheckpoint* const checkpoint = AliveOf(board.epoch)) {
+        for (const SessionId session : checkpoint->demanders()) {
+          CheckDemandedPages(board, index, session);
+        }
+      }
+      if (!storage_.IsVerifiedInPart(board.epoch, place.file, place.begin, place.end)) {
+        fault("is shown resident, and nothing of it was verified");
       }
       break;
     case ExtentState::kFailed:
@@ -250,6 +255,22 @@ void DaemonModel::CheckExtent(const ModelBoardWatch& board, uint64_t index, Exte
     }
     case ExtentState::kAbsent:
       break;
+  }
+}
+
+void DaemonModel::CheckDemandedPages(const ModelBoardWatch& board, uint64_t index,
+                                     SessionId session) {
+  const ModelCheckpoint* const checkpoint = AliveOf(board.epoch);
+  if (checkpoint == nullptr) return;
+  const ModelBoardWatch::Place& place = board.places[index];
+  for (const uint64_t page : checkpoint->PagesOf(session, index)) {
+    if (storage_.IsVerified(board.epoch, place.file, page,
+                            std::min(page + ModelCheckpoint::kPageBytes, place.end))) {
+      continue;
+    }
+    Violate(absl::StrCat("extent ", index, " of checkpoint #", board.epoch,
+                         " is shown resident, and a demanded page was not verified: offset ", page,
+                         " of ", place.file));
   }
 }
 

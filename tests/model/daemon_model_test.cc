@@ -33,8 +33,13 @@ using ::testing::HasSubstr;
 
 using Mistake = DaemonModel::Mistake;
 
+// Sanitizers slow a run down to a tenth.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr uint64_t kRounds = 150;
+#else
 constexpr uint64_t kRounds = 1000;
-constexpr uint64_t kRoundsForCoverage = 300;
+#endif
+constexpr uint64_t kRoundsForCoverage = 200;
 constexpr uint64_t kRoundsTwice = 40;
 // Within so many runs a mistake must be found.
 constexpr uint64_t kRoundsForMistake = 400;

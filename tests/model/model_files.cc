@@ -19,7 +19,7 @@ constexpr int64_t kSecondsThen = 1'700'000'000;
 ModelFiles::ModelFiles() : directory_(kDiskForTest) {
   // Tensors that share extents, end within them, and have none.
   const std::vector<std::vector<std::vector<uint64_t>>> tensors = {
-      {{5000, 3000, 0, 4096}, {9000}}, {{100, 8000}}, {{4096}}};
+      {{20000, 3000, 0, 9000, 40000}, {9000, 11000}}, {{100, 30000}}, {{4096}}};
   for (size_t checkpoint = 0; checkpoint < kCheckpoints; ++checkpoint) {
     names_.emplace_back();
     for (size_t shard = 0; shard < tensors[checkpoint].size(); ++shard) {

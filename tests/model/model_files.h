@@ -22,7 +22,7 @@ class ModelFiles {
   static constexpr size_t kCheckpoints = 3;
   // Its headers are not sound.
   static constexpr size_t kDamaged = 2;
-  static constexpr uint64_t kExtentBytes = 4096;
+  static constexpr uint64_t kExtentBytes = 16 * 1024;
 
   ModelFiles();
   // As if they had never been changed.

@@ -39,13 +39,15 @@ class ModelStorage::LaneReader : public StorageReader {
   void Start(const ReadRequest& request) override {
     absl::MutexLock lock(&storage_.mutex_);
     const uint64_t id = storage_.next_read_++;
-    storage_.reads_[id] = {Read{.id = id,
-                                .lane = lane_,
-                                .file = request.file->name(),
-                                .offset = request.offset,
-                                .bytes = request.bytes,
-                                .ends_well_when_cancelled = id % 3 == 0},
-                           request};
+    Read read = {.id = id,
+                 .lane = lane_,
+                 .file = request.file->name(),
+                 .ranges = request.ranges,
+                 .ends_well_when_cancelled = id % 3 == 0};
+    if (read.ranges.empty()) {
+      read.ranges.push_back({.begin = request.offset, .end = request.offset + request.bytes});
+    }
+    storage_.reads_[id] = {std::move(read), request};
   }
 
   std::vector<ReadResult> Wait(absl::Time) override {
@@ -211,16 +213,20 @@ void ModelStorage::EndLocked(uint64_t read_id, const absl::Status& status, bool 
   const auto [read, request] = found->second;
   reads_.erase(found);
   LaneState& lane = *lanes_.at(read.lane);
+  uint64_t bytes = 0;
+  for (const ByteRange& range : read.ranges) bytes += range.bytes();
   lane.results.push_back(
-      {.tag = request.tag, .status = status, .storage_bytes = status.ok() ? read.bytes : 0});
+      {.tag = request.tag, .status = status, .storage_bytes = status.ok() ? bytes : 0});
   lane.ended.push_back(read);
   Pages& pages = pages_[{read.lane.epoch, read.file}];
   const auto changed = changed_before_.find(read.file);
   const bool sound =
       status.ok() && (changed == changed_before_.end() || read.lane.epoch >= changed->second);
-  for (uint64_t page = read.offset / kPage; page * kPage < read.offset + read.bytes; ++page) {
-    if (sound && !lies) pages.verified.insert(page);
-    if (!status.ok()) pages.failed.insert(page);
+  for (const ByteRange& range : read.ranges) {
+    for (uint64_t page = range.begin / kPage; page * kPage < range.end; ++page) {
+      if (sound && !lies) pages.verified.insert(page);
+      if (!status.ok()) pages.failed.insert(page);
+    }
   }
 }
 
@@ -240,6 +246,15 @@ bool ModelStorage::IsVerified(Epoch epoch, const std::string& file, uint64_t beg
   return true;
 }
 
+bool ModelStorage::IsVerifiedInPart(Epoch epoch, const std::string& file, uint64_t begin,
+                                    uint64_t end) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = pages_.find({epoch, file});
+  if (found == pages_.end()) return false;
+  const auto first = found->second.verified.lower_bound(begin / kPage);
+  return first != found->second.verified.end() && *first * kPage < end;
+}
+
 bool ModelStorage::HasFailed(Epoch epoch, const std::string& file, uint64_t begin,
                              uint64_t end) const {
   absl::MutexLock lock(&mutex_);
@@ -256,8 +271,10 @@ bool ModelStorage::HasFailed(Epoch epoch, const std::string& file, uint64_t begi
 bool ModelStorage::IsBusy(Epoch epoch, const std::string& file, uint64_t begin,
                           uint64_t end) const {
   const auto touches = [&](const Read& read) {
-    return read.lane.epoch == epoch && read.file == file && read.offset < end &&
-           begin < read.offset + read.bytes;
+    return read.lane.epoch == epoch && read.file == file &&
+           absl::c_any_of(read.ranges, [begin, end](const ByteRange& range) {
+             return range.begin < end && begin < range.end;
+           });
   };
   absl::MutexLock lock(&mutex_);
   for (const auto& [id, read] : reads_) {

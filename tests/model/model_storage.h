@@ -20,6 +20,7 @@
 
 #include "daemon/staging/staged_checkpoint.h"
 #include "daemon/storage/reader_selection.h"
+#include "daemon/storage/shard_file.h"
 #include "daemon/storage/storage_reader.h"
 
 namespace forestage {
@@ -38,8 +39,8 @@ class ModelStorage : public StagingObserver {
     uint64_t id = 0;
     LaneName lane;
     std::string file;
-    uint64_t offset = 0;
-    uint64_t bytes = 0;
+    // Whole pages of the file.
+    std::vector<ByteRange> ranges;
     // What it ends with when its lane is told to cancel it while nobody steps the lane.
     bool ends_well_when_cancelled = false;
   };
@@ -76,6 +77,9 @@ class ModelStorage : public StagingObserver {
 
   // All bytes [begin, end) were verified for this epoch.
   bool IsVerified(Epoch epoch, const std::string& file, uint64_t begin, uint64_t end) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Some page of them was.
+  bool IsVerifiedInPart(Epoch epoch, const std::string& file, uint64_t begin, uint64_t end) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   // A read that touches these bytes ended badly, or the file changed.
   bool HasFailed(Epoch epoch, const std::string& file, uint64_t begin, uint64_t end) const
