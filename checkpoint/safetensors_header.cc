@@ -242,7 +242,8 @@ uint64_t LittleEndian64(absl::Span<const std::byte> bytes) {
 }
 
 absl::StatusOr<SafetensorsHeader> ReadHeaderOfSize(int fd, uint64_t file_bytes,
-                                                   absl::string_view file_name) {
+                                                   absl::string_view file_name,
+                                                   const HeaderAdmission& admit) {
   if (file_bytes < kLengthFieldBytes) {
     return RuleError(HeaderRule::kTooSmall, file_name,
                      absl::StrCat("the file has ", file_bytes, " bytes, less than the ",
@@ -252,6 +253,7 @@ absl::StatusOr<SafetensorsHeader> ReadHeaderOfSize(int fd, uint64_t file_bytes,
   RETURN_IF_ERROR(ReadFully(fd, 0, absl::MakeSpan(field), file_name));
   const uint64_t text_bytes = LittleEndian64(field);
   RETURN_IF_ERROR(LengthError(text_bytes, file_bytes, file_name));
+  if (admit != nullptr) RETURN_IF_ERROR(admit(text_bytes));
   // Not initialised: it may be 100 MB, and all of it is read.
   const size_t bytes = kLengthFieldBytes + text_bytes;
   const std::unique_ptr<std::byte[]> buffer(new std::byte[bytes]);
@@ -327,7 +329,8 @@ absl::StatusOr<SafetensorsHeader> ParseHeader(absl::Span<const std::byte> text, 
   return ParseLengthAndText(length_and_text, file_bytes, file_name);
 }
 
-absl::StatusOr<SafetensorsHeader> ReadHeader(int fd, absl::string_view file_name) {
+absl::StatusOr<SafetensorsHeader> ReadHeader(int fd, absl::string_view file_name,
+                                             const HeaderAdmission& admit) {
   struct stat status;
   if (fstat(fd, &status) != 0)
     return ErrnoStatus(errno, absl::StrCat(QuotedPath(file_name), ": fstat"));
@@ -335,7 +338,7 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(int fd, absl::string_view file_name
     return absl::InvalidArgumentError(absl::StrCat(QuotedPath(file_name), ": not a regular file"));
   }
   const uint64_t file_bytes = static_cast<uint64_t>(status.st_size);
-  absl::StatusOr<SafetensorsHeader> header = ReadHeaderOfSize(fd, file_bytes, file_name);
+  absl::StatusOr<SafetensorsHeader> header = ReadHeaderOfSize(fd, file_bytes, file_name, admit);
   if (!header.ok()) return Explain(header.status(), fd, file_bytes);
   return header;
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -70,6 +71,11 @@ absl::StatusOr<SafetensorsHeader> ParseHeader(absl::Span<const std::byte> text, 
 // those of fstat and pread (see ErrnoOf); INVALID_ARGUMENT for what is not a regular file. A file
 // that is a git-LFS pointer, an HTML page, a zip archive (.bin, .pth) or a cut download is said to
 // be one.
-absl::StatusOr<SafetensorsHeader> ReadHeader(int fd, absl::string_view file_name);
+//
+// `admit`, where there is one, is asked before a text of so many bytes is read into memory; its
+// error is returned as it is.
+using HeaderAdmission = std::function<absl::Status(uint64_t text_bytes)>;
+absl::StatusOr<SafetensorsHeader> ReadHeader(int fd, absl::string_view file_name,
+                                             const HeaderAdmission& admit = nullptr);
 
 }  // namespace forestage

@@ -78,8 +78,10 @@ TEST_F(ForestagedTest, PrintsItsVersionAndEndsWithZero) {
 }
 
 TEST_F(ForestagedTest, PrintsItsConfigurationAndEndsWithZero) {
-  EXPECT_EQ(Start({"--print-config", "--lanes-max=3"}, "out")->Wait(), 0);
-  EXPECT_THAT(Output("out"), HasSubstr("lanes-max = \"3\"  # flag --lanes-max\n"));
+  EXPECT_EQ(Start({"--print-config", "--lanes-max=3", "--memory-limit=0"}, "out")->Wait(), 0);
+  EXPECT_THAT(Output("out"),
+              AllOf(HasSubstr("lanes-max = \"3\"  # flag --lanes-max\n"),
+                    HasSubstr("forestaged: warning: memory-limit (flag --memory-limit) is '0'")));
 }
 
 TEST_F(ForestagedTest, EndsWithTwoWhenSettingsAreWrongAndNamesThem) {

@@ -38,6 +38,16 @@ inline constexpr int kFillRoundsMax = 3;
 inline constexpr size_t kPartsPerExtentMax = 64;
 // Shards opened and headers read at a time for one checkpoint.
 inline constexpr size_t kHeaderReadersMax = 8;
+// Text of headers of all checkpoints that are held, in bytes: at most, and as a part of the memory
+// that was available at the start. What is made of it takes some times as much. Of it, what one
+// user may have.
+inline constexpr uint64_t kHeldHeaderBytesMax = 512 * kMiB;
+inline constexpr uint64_t kHeldHeaderBytesMin = 4 * kMiB;
+inline constexpr uint64_t kHeldHeaderMemoryPart = 16;
+inline constexpr double kHeldHeaderShareOfUser = 0.75;
+// An extent counts as so much of it, for its place on the board and in the queue: a sparse file has
+// millions.
+inline constexpr uint64_t kHeldBytesPerExtent = 4;
 // Errors of reads kept, and logged, for one checkpoint.
 inline constexpr size_t kReadErrorsKept = 32;
 // How long the end of a checkpoint waits for lanes whose device does not answer before it leaves

@@ -1,5 +1,6 @@
 #include "daemon/server.h"
 
+#include <algorithm>
 #include <chrono>
 #include <initializer_list>
 #include <optional>
@@ -119,6 +120,14 @@ void LogMemory(const MemoryLedger& memory) {
       absl::CEscape(standing.bound), absl::CEscape(absl::StrJoin(standing.unknown, "; ")));
 }
 
+// Headers are what takes memory of the process itself, so they get a part of what bounds it. Not of
+// memory-limit, which is about page cache.
+uint64_t HeaderBytesMax() {
+  const MemoryStanding standing = MemoryLedger(MemoryBudget::Options()).Standing();
+  return std::clamp(standing.available_bytes.value_or(UINT64_MAX) / kHeldHeaderMemoryPart,
+                    kHeldHeaderBytesMin, kHeldHeaderBytesMax);
+}
+
 // A server of these services, with health and reflection.
 absl::StatusOr<std::unique_ptr<grpc::Server>> MakeGrpcServer(
     std::initializer_list<grpc::Service*> services) {
@@ -200,6 +209,7 @@ absl::StatusOr<std::unique_ptr<Server::Parts>> Server::Parts::Create(const Confi
 absl::Status Server::Parts::MakeSessions(const Config& config) {
   ASSIGN_OR_RETURN(StripedCheckpointStore::Options options,
                    StripedCheckpointStore::OptionsFrom(config, telemetry_.get()));
+  options.header_bytes_max = HeaderBytesMax();
   ASSIGN_OR_RETURN(store_, StripedCheckpointStore::Create(std::move(options)));
   telemetry_->SetStore(store_.get());
   ASSIGN_OR_RETURN(exit_watch_, ExitWatch::Create());

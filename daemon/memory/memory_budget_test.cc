@@ -122,6 +122,69 @@ TEST_F(MemoryBudgetTest, V2InANamespaceSaysThatMoreMayBeAbove) {
   EXPECT_THAT(reading.unknown, Contains(HasSubstr("above /sys/fs/cgroup")));
 }
 
+TEST_F(MemoryBudgetTest, SwapAddsNoRoom) {
+  // Pages of files are never swapped out; room in swap helps only what else the group has.
+  root_.Write("proc/meminfo",
+              "MemTotal: 8388608 kB\nMemFree: 1048576 kB\nMemAvailable: 4194304 kB\n"
+              "SwapTotal: 67108864 kB\nSwapFree: 67108864 kB\nZswap: 1024 kB\n");
+  WriteMembership("0::/svc\n", kV2Mount);
+  WriteGroup("sys/fs/cgroup/svc",
+             {{"memory.max", absl::StrCat(2 * kGiB, "\n")},
+              {"memory.high", "max\n"},
+              {"memory.swap.max", "max\n"},
+              {"memory.swap.high", "max\n"},
+              {"memory.swap.current", absl::StrCat(kGiB, "\n")},
+              {"memory.zswap.current", absl::StrCat(512 * kMiB, "\n")},
+              {"memory.current", absl::StrCat(kGiB, "\n")},
+              {"memory.stat", absl::StrCat("anon ", kGiB, "\nfile 0\nswapcached ", 64 * kMiB,
+                                           "\ninactive_anon ", kGiB, "\n")}});
+  const MemoryReading reading = Read({.root = "", .headroom = *MemoryHeadroom::Parse("0")});
+  ASSERT_THAT(reading.bounds, SizeIs(2));
+  EXPECT_EQ(reading.bounds[0].available_bytes(), 4 * kGiB);
+  EXPECT_EQ(reading.bounds[1].available_bytes(), kGiB);
+}
+
+TEST_F(MemoryBudgetTest, V2OutsideOfTheNamespacesRootIsFoundOrSaid) {
+  // As in a container whose process was moved, or whose cgroup mount is of another namespace.
+  WriteMembership("0::/../neighbour\n", kV2Mount);
+  root_.MakeDirectory("sys/fs/cgroup");
+  EXPECT_THAT(Read().unknown, Contains(AllOf(HasSubstr("cgroup /../neighbour (version 2)"),
+                                             HasSubstr("no mount shows it"))));
+  // A mount of the namespace above shows it, and its limit counts.
+  WriteMembership("0::/../neighbour\n",
+                  absl::StrCat(kV2Mount, "44 23 0:26 /.. /host/cgroup rw - cgroup2 cgroup2 rw\n"));
+  WriteGroup("host/cgroup/neighbour", {{"memory.max", absl::StrCat(3 * kGiB, "\n")},
+                                       {"memory.high", "max\n"},
+                                       {"memory.current", "0\n"},
+                                       {"memory.stat", "file 0\n"}});
+  const MemoryReading reading = Read();
+  ASSERT_THAT(reading.bounds, SizeIs(1));
+  EXPECT_EQ(reading.bounds[0].name, "memory.max of cgroup /host/cgroup/neighbour");
+  EXPECT_EQ(reading.bounds[0].limit_bytes, 3 * kGiB);
+}
+
+TEST_F(MemoryBudgetTest, V2NestedGroupsBoundByTheTightestWhateverItsLevel) {
+  WriteMembership("0::/a/b/c/d\n", kV2Mount);
+  const auto write = [&](const std::string& directory, const std::string& max,
+                         const std::string& high, uint64_t current) {
+    WriteGroup(directory, {{"memory.max", max + "\n"},
+                           {"memory.high", high + "\n"},
+                           {"memory.current", absl::StrCat(current, "\n")},
+                           {"memory.stat", "inactive_file 0\nactive_file 0\nfile 0\n"}});
+  };
+  write("sys/fs/cgroup/a/b/c/d", "max", "max", kGiB);
+  write("sys/fs/cgroup/a/b/c", absl::StrCat(50 * kGiB), absl::StrCat(40 * kGiB), 2 * kGiB);
+  write("sys/fs/cgroup/a/b", "max", "max", 30 * kGiB);
+  write("sys/fs/cgroup/a", absl::StrCat(60 * kGiB), "max", 31 * kGiB);
+  const MemoryReading reading = Read({.root = "", .headroom = *MemoryHeadroom::Parse("0")});
+  std::map<std::string, uint64_t> available;
+  for (const MemoryBound& bound : reading.bounds) available[bound.name] = bound.available_bytes();
+  EXPECT_EQ(available, (std::map<std::string, uint64_t>{
+                           {"memory.max of cgroup /sys/fs/cgroup/a/b/c", 48 * kGiB},
+                           {"memory.high of cgroup /sys/fs/cgroup/a/b/c", 38 * kGiB},
+                           {"memory.max of cgroup /sys/fs/cgroup/a", 29 * kGiB}}));
+}
+
 TEST_F(MemoryBudgetTest, V1CountsDescendantsAndStopsAtAGroupThatDoesNot) {
   WriteMembership("4:memory:/a/b/c\n0::/\n", kV1Mount);
   const std::string stat =

@@ -380,7 +380,8 @@ void SessionRegistry::Prepare(Session& session) {
     shards->push_back({.name = terms.name,
                        .size_bytes = terms.size_bytes,
                        .mtime_ns = terms.mtime_ns,
-                       .fd = std::move(session.received[i])});
+                       .fd = std::move(session.received[i]),
+                       .uid = session.peer.uid});
   }
   session.received.clear();
   const size_t lanes = std::min<size_t>(session.terms.local_size, options_.lanes_max);

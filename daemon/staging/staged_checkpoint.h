@@ -110,6 +110,8 @@ struct ReceivedShard {
   uint64_t size_bytes = 0;
   int64_t mtime_ns = 0;
   UniqueFd fd;
+  // Whose client that is; the first shard's counts for all.
+  uid_t uid = 0;
 };
 
 // Finds or makes staged checkpoints. Thread-safe; outlives every checkpoint it gave out.

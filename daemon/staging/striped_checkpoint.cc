@@ -24,9 +24,9 @@ absl::StatusOr<std::unique_ptr<StripedCheckpoint>> StripedCheckpoint::Create(Opt
     ASSIGN_OR_RETURN(std::unique_ptr<StorageReader> reader, options.make_reader());
     readers.push_back(std::move(reader));
   }
-  std::unique_ptr<StripedCheckpoint> checkpoint(
-      new StripedCheckpoint(std::move(options.path_label), std::move(catalog_fd),
-                            std::move(mapping), catalog, std::move(options.stager)));
+  std::unique_ptr<StripedCheckpoint> checkpoint(new StripedCheckpoint(
+      std::move(options.path_label), std::move(catalog_fd), std::move(mapping), catalog,
+      std::move(options.headers), std::move(options.stager)));
   for (size_t i = 0; i < readers.size(); ++i) {
     checkpoint->lanes_.push_back(
         std::make_unique<Lane>(checkpoint->stager_, i, std::move(readers[i])));
@@ -36,11 +36,13 @@ absl::StatusOr<std::unique_ptr<StripedCheckpoint>> StripedCheckpoint::Create(Opt
 
 StripedCheckpoint::StripedCheckpoint(std::string path_label, UniqueFd catalog_fd,
                                      FileMapping catalog_mapping, CatalogView catalog,
+                                     std::shared_ptr<const HeaderQuota::Hold> headers,
                                      std::shared_ptr<Stager> stager)
     : path_label_(std::move(path_label)),
       catalog_fd_(std::move(catalog_fd)),
       catalog_mapping_(std::move(catalog_mapping)),
       catalog_(catalog),
+      headers_(std::move(headers)),
       stager_(std::move(stager)) {}
 
 StripedCheckpoint::~StripedCheckpoint() {

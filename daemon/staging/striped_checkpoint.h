@@ -14,6 +14,7 @@
 #include "checkpoint/extent.h"
 #include "common/file_mapping.h"
 #include "common/unique_fd.h"
+#include "daemon/staging/header_quota.h"
 #include "daemon/staging/lane.h"
 #include "daemon/staging/staged_checkpoint.h"
 #include "daemon/staging/stager.h"
@@ -29,6 +30,9 @@ class StripedCheckpoint : public StagedCheckpoint {
     std::string path_label;
     // Of BuildCatalog, over the same shards as the stager's files.
     std::vector<std::byte> catalog_bytes;
+    // Of the headers that the catalog was made of; given back when the checkpoint goes. May be
+    // null.
+    std::shared_ptr<const HeaderQuota::Hold> headers;
     std::shared_ptr<Stager> stager;
     size_t lane_count = 1;
     StorageReaderFactory make_reader;
@@ -56,7 +60,8 @@ class StripedCheckpoint : public StagedCheckpoint {
 
  private:
   StripedCheckpoint(std::string path_label, UniqueFd catalog_fd, FileMapping catalog_mapping,
-                    CatalogView catalog, std::shared_ptr<Stager> stager);
+                    CatalogView catalog, std::shared_ptr<const HeaderQuota::Hold> headers,
+                    std::shared_ptr<Stager> stager);
 
   // Bytes of one item; INVALID_ARGUMENT when it is outside the catalog.
   absl::StatusOr<Stager::ShardRange> BytesOf(const DemandItem& item) const;
@@ -66,6 +71,7 @@ class StripedCheckpoint : public StagedCheckpoint {
   const UniqueFd catalog_fd_;
   const FileMapping catalog_mapping_;
   const CatalogView catalog_;
+  const std::shared_ptr<const HeaderQuota::Hold> headers_;
   const std::shared_ptr<Stager> stager_;
   std::vector<std::unique_ptr<Lane>> lanes_;
 };

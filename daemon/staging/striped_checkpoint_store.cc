@@ -91,12 +91,17 @@ absl::StatusOr<std::vector<std::unique_ptr<ShardFile>>> OpenAll(std::vector<Rece
 }
 
 absl::StatusOr<std::vector<std::byte>> ReadCatalog(
-    absl::Span<const std::unique_ptr<ShardFile>> files) {
+    absl::Span<const std::unique_ptr<ShardFile>> files, HeaderQuota::Hold& hold) {
   std::vector<CatalogShard> shards(files.size());
   std::vector<absl::Status> statuses(files.size());
+  std::atomic<bool> refused = false;
   ParallelFor(files.size(), kHeaderReadersMax, [&](size_t i) {
-    absl::StatusOr<SafetensorsHeader> header = ReadHeader(files[i]->fd(), files[i]->name());
+    if (refused) return;
+    absl::StatusOr<SafetensorsHeader> header = ReadHeader(
+        files[i]->fd(), files[i]->name(), [&](uint64_t bytes) { return hold.Add(bytes); });
     if (!header.ok()) {
+      // Told once, not for each shard.
+      if (absl::IsResourceExhausted(header.status()) && refused.exchange(true)) return;
       statuses[i] = header.status();
       return;
     }
@@ -145,6 +150,10 @@ StripedCheckpointStore::StripedCheckpointStore(Options options, uint64_t generat
       generation_(generation),
       budget_(FlightBudget::Create({.mount_bytes_max = options_.in_flight_bytes_max,
                                     .node_bytes_max = options_.node_in_flight_bytes_max})),
+      header_quota_(std::make_unique<HeaderQuota>(HeaderQuota::Options{
+          .bytes_max = options_.header_bytes_max,
+          .user_bytes_max = static_cast<uint64_t>(static_cast<double>(options_.header_bytes_max) *
+                                                  kHeldHeaderShareOfUser)})),
       heartbeat_([this] { KeepHeartbeat(); }) {}
 
 StripedCheckpointStore::~StripedCheckpointStore() {
@@ -216,20 +225,23 @@ void StripedCheckpointStore::ForgetEnded() {
 absl::StatusOr<std::shared_ptr<StripedCheckpoint>> StripedCheckpointStore::Build(
     const std::string& path_label, std::vector<ReceivedShard> shards, const CheckpointKey& key,
     size_t lane_count, std::weak_ptr<Stager>* stager) const {
+  const uid_t uid = shards.front().uid;
   ASSIGN_OR_RETURN(std::vector<std::unique_ptr<ShardFile>> files,
                    OpenAll(std::move(shards), key, *mounts_));
   const absl::Time begun = absl::Now();
-  ASSIGN_OR_RETURN(std::vector<std::byte> catalog, ReadCatalog(files));
+  std::shared_ptr<HeaderQuota::Hold> headers = header_quota_->MakeHold(uid);
+  ASSIGN_OR_RETURN(std::vector<std::byte> catalog, ReadCatalog(files, *headers));
   spdlog::info("catalog built path=\"{}\" shards={} bytes={} seconds={:.6f}",
                absl::CEscape(path_label), files.size(), catalog.size(),
                absl::ToDoubleSeconds(absl::Now() - begun));
   std::vector<uint64_t> sizes;
   for (const std::unique_ptr<ShardFile>& file : files) sizes.push_back(file->bytes());
-  ASSIGN_OR_RETURN(
-      std::shared_ptr<StagingBoard> board,
-      StagingBoard::Create({.extent_count = ExtentMap(sizes, options_.extent_bytes).extent_count(),
-                            .extent_bytes = options_.extent_bytes,
-                            .generation = generation_}));
+  const uint64_t extent_count = ExtentMap(sizes, options_.extent_bytes).extent_count();
+  RETURN_IF_ERROR(headers->Add(extent_count * kHeldBytesPerExtent));
+  ASSIGN_OR_RETURN(std::shared_ptr<StagingBoard> board,
+                   StagingBoard::Create({.extent_count = extent_count,
+                                         .extent_bytes = options_.extent_bytes,
+                                         .generation = generation_}));
   auto made = std::make_shared<Stager>(Stager::Options{.path_label = path_label,
                                                        .files = std::move(files),
                                                        .extent_bytes = options_.extent_bytes,
@@ -240,6 +252,7 @@ absl::StatusOr<std::shared_ptr<StripedCheckpoint>> StripedCheckpointStore::Build
   *stager = made;
   return StripedCheckpoint::Create({.path_label = path_label,
                                     .catalog_bytes = std::move(catalog),
+                                    .headers = std::move(headers),
                                     .stager = std::move(made),
                                     .lane_count = lane_count,
                                     .make_reader = options_.reader.make_reader});

@@ -16,6 +16,8 @@
 #include "absl/synchronization/mutex.h"
 
 #include "daemon/config.h"
+#include "daemon/limits.h"
+#include "daemon/staging/header_quota.h"
 #include "daemon/staging/staged_checkpoint.h"
 #include "daemon/staging/stager.h"
 #include "daemon/staging/striped_checkpoint.h"
@@ -37,6 +39,8 @@ class StripedCheckpointStore : public CheckpointStore {
     uint32_t lanes_max = Config().lanes_max;
     uint64_t in_flight_bytes_max = Config().in_flight_bytes_max;
     uint64_t node_in_flight_bytes_max = Config().node_in_flight_bytes_max;
+    // Text of headers of all checkpoints that are held.
+    uint64_t header_bytes_max = kHeldHeaderBytesMax;
     // May be null; else outlives the store and every checkpoint it gave out.
     StagingObserver* observer = nullptr;
     ReaderSelection reader;
@@ -92,6 +96,7 @@ class StripedCheckpointStore : public CheckpointStore {
   const Options options_;
   const uint64_t generation_;
   const std::shared_ptr<FlightBudget> budget_;
+  const std::unique_ptr<HeaderQuota> header_quota_;
   const std::unique_ptr<MountTable> mounts_ = std::make_unique<MountTable>();
 
   mutable absl::Mutex mutex_;

@@ -412,6 +412,46 @@ TEST_P(StripedCheckpointStoreTest, NamesEveryDamagedShardAtOnce) {
   EXPECT_THAT(store_->List(), IsEmpty());
 }
 
+TEST_P(StripedCheckpointStoreTest, HoldsNoMoreHeadersThanItHasMemoryFor) {
+  std::vector<std::string> names;
+  for (const char* name : {"one", "two", "three"}) {
+    std::vector<std::byte> file = SafetensorsForTest({{name, 10}});
+    // Blanks behind the text: half a MiB of header in each.
+    const uint64_t text_bytes = file.size() - 8 - 10;
+    const uint64_t header_bytes = 512 * kKiB;
+    file.insert(file.begin() + static_cast<std::ptrdiff_t>(8 + text_bytes),
+                header_bytes - text_bytes, std::byte{' '});
+    std::memcpy(file.data(), &header_bytes, sizeof(header_bytes));
+    WriteFileForTest(directory_.File(name), file);
+    names.push_back(name);
+  }
+  ASSERT_OK_AND_ASSIGN(
+      const auto store,
+      StripedCheckpointStore::Create(
+          {.extent_bytes = kExtent, .header_bytes_max = 2 * kMiB, .reader = inner_}));
+  const auto acquire = [&](absl::Span<const std::string> shards, uid_t uid) {
+    std::vector<ReceivedShard> sent = OpenShardsForTest(directory_, shards);
+    for (ReceivedShard& shard : sent) shard.uid = uid;
+    return store->Acquire("x", std::move(sent), 1);
+  };
+  // One user has three quarters of it, for all that he holds, and others have theirs.
+  auto first = acquire({names[0]}, 7);
+  ASSERT_OK(first);
+  auto two = acquire({names[1], names[2]}, 7);
+  ASSERT_OK(two);
+  const auto full = StatusIs(absl::StatusCode::kResourceExhausted,
+                             AllOf(HasSubstr("uid 7"), HasSubstr("bytes of headers")));
+  EXPECT_THAT(acquire({names[2]}, 7), full);
+  ASSERT_OK(acquire({names[2]}, 8));
+  // What is held already costs nothing more.
+  EXPECT_OK(acquire({names[0]}, 7));
+  two->reset();
+  EXPECT_OK(acquire({names[2]}, 7));
+  // A checkpoint that is refused in the middle leaves nothing behind.
+  EXPECT_THAT(acquire({names[0], names[1], names[2]}, 7), full);
+  EXPECT_OK(acquire({names[1], names[2]}, 7));
+}
+
 TEST_P(StripedCheckpointStoreTest, RefusesATensorThatTwoShardsHold) {
   WriteFileForTest(directory_.File("a"), SafetensorsForTest({{"twice", 10}}));
   WriteFileForTest(directory_.File("b"), SafetensorsForTest({{"twice", 10}}));

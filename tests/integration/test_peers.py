@@ -13,7 +13,8 @@ import sys
 import grpc
 import pytest
 
-from forestage_testing import checkpoints, token_thief
+from forestage_testing import bad_peer, checkpoints, token_thief
+from forestage_testing.bad_descriptors import BAD_KINDS, descriptor_of
 from forestage_testing.cli import Cli, read_digests
 from forestage_testing.processes import anonymous_bytes, descriptor_count, run, wait_until
 from forestage_testing.raw_rank import DELIVERY, RawRank
@@ -227,50 +228,7 @@ def test_wrong_and_stale_tokens_are_refused(daemon, raw_rank, data_dir):
             assert "its session is over" in answer.message
 
 
-@contextlib.contextmanager
-def descriptor_of(kind, shard, directory):
-    """(descriptor, what the refusal says)"""
-    not_regular, not_readable = "not a regular file", "not open for reading"
-    with contextlib.ExitStack() as stack:
-
-        def opened(path, flags):
-            descriptor = os.open(path, flags)
-            stack.callback(os.close, descriptor)
-            return descriptor
-
-        if kind == "fifo":
-            os.mkfifo(directory / "fifo")
-            yield opened(directory / "fifo", os.O_RDWR), not_regular
-        elif kind == "socket":
-            pair = socket.socketpair()
-            stack.callback(pair[0].close)
-            stack.callback(pair[1].close)
-            yield pair[0].fileno(), not_regular
-        elif kind == "eventfd":
-            descriptor = os.eventfd(0)
-            stack.callback(os.close, descriptor)
-            yield descriptor, not_regular
-        elif kind == "directory":
-            yield opened(directory, os.O_RDONLY), not_regular
-        elif kind == "device":
-            yield opened("/dev/zero", os.O_RDONLY), not_regular
-        elif kind == "proc":
-            yield opened("/proc/self/maps", os.O_RDONLY), "files of proc are not served"
-        elif kind == "sysfs":
-            yield opened("/sys/kernel/mm/transparent_hugepage/enabled", os.O_RDONLY), "files of sysfs"
-        elif kind == "path only":
-            yield opened(shard, os.O_PATH), not_readable
-        elif kind == "write only":
-            yield opened(shard, os.O_WRONLY), not_readable
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *("fifo", "socket", "eventfd", "directory", "device"),
-        *("proc", "sysfs", "path only", "write only"),
-    ],
-)
+@pytest.mark.parametrize("kind", BAD_KINDS)
 def test_descriptors_that_are_no_weights_are_refused_by_name(
     daemon, raw_rank, data_dir, victim, kind
 ):
@@ -285,6 +243,27 @@ def test_descriptors_that_are_no_weights_are_refused_by_name(
         assert why in message and os.path.basename(shard) in message
         connection.close()
         rank.close()
+        wait_until(lambda: descriptor_count(daemon.pid) <= before, "its descriptors to go")
+
+
+def test_what_another_user_sends_is_refused_by_name_too(
+    daemon_with_group, data_dir, victim, need_root
+):
+    """The same as a user who is in the group of the sockets and nothing else."""
+    daemon = daemon_with_group
+    shard = first_shard(data_dir)
+    with victim(daemon):
+        before = descriptors_at_rest(daemon)
+        answers = run(
+            [sys.executable, bad_peer.__file__, daemon.directory, NOBODY, GROUP, shard, data_dir],
+            env={**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(bad_peer.__file__))},
+        ).json
+        assert answers.keys() == {*BAD_KINDS, "good"}
+        for kind in BAD_KINDS:
+            code, message, why = answers[kind]
+            assert code == "INVALID_ARGUMENT", kind
+            assert why in message and os.path.basename(shard) in message
+        assert answers["good"] == [NOBODY, "decision"], "and it is served when it sends a shard"
         wait_until(lambda: descriptor_count(daemon.pid) <= before, "its descriptors to go")
 
 
@@ -411,6 +390,47 @@ def test_garbage_and_half_messages_end_their_own_connections_only(
         for connection in connections:
             connection.close()
         wait_until(lambda: descriptor_count(daemon.pid) <= before, "descriptors to go")
+
+
+def test_messages_beyond_the_limit_end_their_own_stream_only(daemon, raw_rank, data_dir, victim):
+    shard = first_shard(data_dir)
+    with victim(daemon):
+        before = descriptors_at_rest(daemon)
+        memory = anonymous_bytes(daemon.pid)
+        for open_now in (True, False):
+            rank = raw_rank(daemon, shards=[shard], open_now=open_now)
+            rank.send_bytes(bytes(7 << 20))
+            code, message = rank.end()
+            assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "larger than max" in message
+            rank.close()
+        wait_until(lambda: descriptor_count(daemon.pid) <= before, "descriptors to go")
+        wait_until(
+            lambda: anonymous_bytes(daemon.pid) - memory < 16 << 20, "the daemon's memory to go"
+        )
+
+
+def test_sparse_files_of_terabytes_take_no_memory_of_the_daemon(
+    memory_cgroup, start_daemon, raw_rank, data_dir
+):
+    """Each extent has a place on the board and in the queue, though no byte of it is on the disk."""
+    group = memory_cgroup(128 << 20)
+    daemon = start_daemon(wrapper=group.wrapper)
+    directory = checkpoints.make_sparse(data_dir / "sparse", 4 << 40, shards=3)
+    shards = checkpoints.shard_paths(directory)
+    memory = anonymous_bytes(daemon.pid)
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(open(shard, "rb")) for shard in shards]
+        for _ in range(4):
+            rank = raw_rank(daemon, shards=shards)
+            descriptors = [file.fileno() for file in files]
+            assert rank.descriptors().exchange(rank.token, descriptors).accepted_count == 3
+            code, message = rank.end()
+            assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "bytes of headers and extents" in message
+            rank.close()
+    assert anonymous_bytes(daemon.pid) - memory < 16 << 20
+    assert group.oom_kills == 0 and daemon.health() == "SERVING"
 
 
 def test_batches_that_are_not_as_announced_end_the_session(daemon, raw_rank, data_dir, victim):

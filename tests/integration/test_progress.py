@@ -4,7 +4,7 @@ import pytest
 
 from forestage_testing import checkpoints
 from forestage_testing.cli import Cli
-from forestage_testing.processes import wait_until
+from forestage_testing.processes import run, wait_until
 
 RATE = "forestage_staging_bytes_per_second"
 LEFT = "forestage_staging_left_seconds"
@@ -58,3 +58,12 @@ def test_rate_and_time_left_while_storage_stands_and_afterwards(
 def test_stage_reports_the_daemons_own_time_within_its_own(cli, checkpoint):
     staged = cli.json("stage", "--once", checkpoint)
     assert 0 < staged["staging_seconds"] <= staged["seconds"]
+
+
+@pytest.mark.parametrize("flags", [["--json"], []])
+def test_stage_ends_when_it_cannot_write_its_report(daemon, cli, data_dir, flags):
+    directory = checkpoints.make_model(data_dir / "checkpoint", mib=2)
+    arguments = [cli.program, "stage", directory, "--socket", daemon.socket, *flags]
+    finished = run(["sh", "-c", 'exec "$@" >/dev/full', "sh", *arguments], code=1)
+    assert "standard output: No space left on device" in finished.stderr
+    daemon.wait_for_no_sessions()

@@ -114,6 +114,21 @@ def make_model(directory, *, seed=0, shards=2, mib=8, index=True):
     return save_sharded(directory, tensors, shards, index)
 
 
+def make_sparse(directory, size, *, shards=1):
+    """Shards of one tensor of zeros each, which take no place on the disk."""
+    directory = pathlib.Path(directory)
+    directory.mkdir(parents=True)
+    for shard in range(shards):
+        text = json.dumps(
+            {f"t{shard}": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
+        ).encode()
+        suffix = f"-{shard + 1:05}-of-{shards:05}" if shards > 1 else ""
+        with open(directory / f"model{suffix}.safetensors", "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            file.truncate(8 + len(text) + size)
+    return directory
+
+
 def make_hugging_face_cache(directory, plain):
     """The layout of a Hugging Face cache around the files of `plain`; returns the snapshot."""
     directory = pathlib.Path(directory)

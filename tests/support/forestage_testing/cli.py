@@ -18,10 +18,12 @@ class Cli:
     def __init__(self, build_dir, socket):
         self.program = build_dir / "bin" / "forestage"
         self.socket = socket
+        # Before the command; see MemoryCgroup.
+        self.wrapper = []
 
     def start(self, *arguments, **options):
         options.setdefault("env", clean_environment())
-        return Running([self.program, *arguments, "--socket", self.socket], **options)
+        return Running([*self.wrapper, self.program, *arguments, "--socket", self.socket], **options)
 
     def run(self, *arguments, code=0, **options):
         return self.start(*arguments, **options).finish(code=code)

@@ -18,58 +18,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from forestage_testing.processes import GUARD_SECONDS, wait_until
 
 
-class Daemon:
-    """Starts on construction; `stop` or `kill` ends it.
+class DaemonSockets:
+    """What can be asked of a daemon that somebody else has started in `directory`."""
 
-    `directory` is short (a Unix socket's path has at most 107 bytes) and stands for one daemon.
-    """
-
-    def __init__(
-        self,
-        build_dir,
-        directory,
-        *,
-        flags=(),
-        wrapper=(),
-        environment=None,
-        metrics_address="none",
-    ):
+    def __init__(self, directory):
         self.directory = directory
         self.socket = os.path.join(directory, "d.sock")
         self.admin_socket = self.socket + ".admin"
-        self.log_path = os.path.join(directory, "log")
-        self.arguments = [
-            *map(str, wrapper),
-            str(build_dir / "bin" / "forestaged"),
-            "--socket",
-            self.socket,
-            "--metrics-address",
-            metrics_address,
-            *map(str, flags),
-        ]
-        self._log = open(self.log_path, "ab")
-        self.process = subprocess.Popen(
-            self.arguments,
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,
-        )
         self._pool = None
         self._reflection_channel = None
-
-    @property
-    def pid(self):
-        return self.process.pid
-
-    @property
-    def log(self):
-        with open(self.log_path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-
-    def is_running(self):
-        return self.process.poll() is None
 
     def channel(self):
         return grpc.insecure_channel(f"unix:{self.socket}")
@@ -87,14 +44,6 @@ class Daemon:
             except grpc.RpcError:
                 return None
         return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
-
-    def wait_until_ready(self):
-        def ready():
-            assert self.is_running(), f"the daemon has ended:\n{self.log}"
-            return os.path.exists(self.socket) and self.health() == "SERVING"
-
-        wait_until(ready, "the daemon to serve")
-        return self
 
     def call(self, method, fields=None):
         """Calls /service/method with JSON-like fields, on the administrators' socket; the answer is
@@ -127,6 +76,64 @@ class Daemon:
 
     def status(self):
         return self.call("forestage.v1.StatusService/GetStatus")
+
+
+class Daemon(DaemonSockets):
+    """Starts on construction; `stop` or `kill` ends it.
+
+    `directory` is short (a Unix socket's path has at most 107 bytes) and stands for one daemon.
+    """
+
+    def __init__(
+        self,
+        build_dir,
+        directory,
+        *,
+        flags=(),
+        wrapper=(),
+        environment=None,
+        metrics_address="none",
+    ):
+        super().__init__(directory)
+        self.log_path = os.path.join(directory, "log")
+        self.arguments = [
+            *map(str, wrapper),
+            str(build_dir / "bin" / "forestaged"),
+            "--socket",
+            self.socket,
+            "--metrics-address",
+            metrics_address,
+            *map(str, flags),
+        ]
+        self._log = open(self.log_path, "ab")
+        self.process = subprocess.Popen(
+            self.arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    @property
+    def log(self):
+        with open(self.log_path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def is_running(self):
+        return self.process.poll() is None
+
+    def wait_until_ready(self):
+        def ready():
+            assert self.is_running(), f"the daemon has ended:\n{self.log}"
+            return os.path.exists(self.socket) and self.health() == "SERVING"
+
+        wait_until(ready, "the daemon to serve")
+        return self
 
     def sessions(self):
         return [

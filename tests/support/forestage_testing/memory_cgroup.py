@@ -33,8 +33,21 @@ class MemoryCgroup:
             raise OSError("no mounted cgroup hierarchy has the memory controller")
         directory, self.version = parent
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="forestage-test-", dir=directory))
+        self._children = []
         limit = "memory.limit_in_bytes" if self.version == 1 else "memory.max"
         (self.path / limit).write_text(str(limit_bytes))
+
+    def make_child(self):
+        """A group inside, without a limit of its own; goes with this one."""
+        child = object.__new__(MemoryCgroup)
+        child.version = self.version
+        child.path = self.path / "child"
+        child._children = []
+        if self.version == 2:
+            (self.path / "cgroup.subtree_control").write_text("+memory")
+        child.path.mkdir()
+        self._children.append(child)
+        return child
 
     @property
     def wrapper(self):
@@ -66,4 +79,6 @@ class MemoryCgroup:
         return self._rows(name)["oom_kill"]
 
     def remove(self):
+        for child in self._children:
+            child.remove()
         self.path.rmdir()

@@ -116,8 +116,8 @@ class RawRank:
             self.open(path=path, shards=shards, group=group, rank=rank, size=size)
 
     def open(self, *, path="/c", shards=(), group=None, rank=0, size=1):
-        """`shards` are paths of files; the daemon is told their sizes and times. Without a group's
-        name the session is in one of its own.
+        """`shards` are paths of files, or (name, result of stat); the daemon is told their sizes and
+        times. Without a group's name the session is in one of its own.
         """
         request = self._request_type()
         request.open.group.name = group or next(GROUPS)
@@ -126,8 +126,10 @@ class RawRank:
         request.open.path = path
         for shard in shards:
             entry = request.open.shards.add()
-            attributes = os.stat(shard)
-            entry.name = os.path.basename(shard).encode()
+            if not isinstance(shard, tuple):
+                shard = os.path.basename(shard), os.stat(shard)
+            name, attributes = shard
+            entry.name = name.encode()
             entry.size_bytes = attributes.st_size
             entry.mtime_ns = attributes.st_mtime_ns
         self.send(request)
