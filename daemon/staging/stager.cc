@@ -70,7 +70,7 @@ void Stager::ShowQueued(ExtentRange range) {
 void Stager::AddRange(SessionId session, const ShardRange& range) {
   const auto [first, last] = extents_.Covering(range.shard_index, range.begin, range.end);
   DemandQueue& queue = parts_[part_of_shard_[range.shard_index]].queue;
-  const auto add_part = [&](uint64_t index) {
+  const auto add_part = [&](uint64_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const Extent extent = extents_.extent(index);
     const uint64_t begin = std::max(range.begin, extent.offset) - extent.offset;
     const uint64_t end = std::min(range.end, extent.offset + extent.bytes) - extent.offset;
