@@ -115,9 +115,9 @@ TEST_F(CheckpointFilesTest, WhatALenderGivesWronglyIsNotUsed) {
 
 TEST_F(CheckpointFilesTest, FileThatIsGoneMeanwhileIsAnErrorByName) {
   const auto files = Name();
-  ASSERT_EQ(unlink(directory_.File("model-2.safetensors").c_str()), 0);
+  ASSERT_EQ(unlink(directory_.File("model-1.safetensors").c_str()), 0);
   EXPECT_THAT(files->OpenRest({}),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("model-2.safetensors")));
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("model-1.safetensors")));
   EXPECT_TRUE(files->incomplete());
 }
 

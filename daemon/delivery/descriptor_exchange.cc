@@ -254,9 +254,13 @@ void DescriptorExchange::AwaitDelivery(Connection& connection, uint64_t session)
   connection.waiting = true;
   directory_.WhenReady(session, [answers = answers_, key = connection.key](
                                     absl::StatusOr<DeliveredDescriptors> delivered) {
-    Answers::Answer answer = {
-        .key = key, .status = delivered.status(), .delivered = {}, .loans = {}};
-    if (delivered.ok()) answer.delivered = *std::move(delivered);
+    Answers::Answer answer;
+    answer.key = key;
+    if (delivered.ok()) {
+      answer.delivered = *std::move(delivered);
+    } else {
+      answer.status = std::move(delivered).status();
+    }
     answers->Add(std::move(answer));
   });
 }
@@ -315,9 +319,13 @@ void DescriptorExchange::LendShards(Connection& connection, uint64_t session,
   directory_.LendShards(
       session, *std::move(named), PeerGroupsOf(connection.socket.get()), *std::move(account),
       [answers = answers_, key = connection.key](absl::StatusOr<std::vector<SharedFd>> loans) {
-        Answers::Answer answer = {
-            .key = key, .status = loans.status(), .delivered = {}, .loans = {}};
-        if (loans.ok()) answer.loans = *std::move(loans);
+        Answers::Answer answer;
+        answer.key = key;
+        if (loans.ok()) {
+          answer.loans = *std::move(loans);
+        } else {
+          answer.status = std::move(loans).status();
+        }
         answers->Add(std::move(answer));
       });
 }
