@@ -227,7 +227,7 @@ void ReadPiece::Begin(FillWay way) {
       step_ = {.kind = PieceStep::Kind::kPopulate, .offset = range_.begin, .bytes = PageBytes()};
       return;
     case FillWay::kFaults:
-      return Populate();
+      return verification_ == Verification::kMincore ? FaultIn(Fault::kFirstPage) : Populate();
     case FillWay::kAdvice:
       step_ = {.kind = PieceStep::Kind::kAdvise,
                .offset = range_.begin,
@@ -235,6 +235,27 @@ void ReadPiece::Begin(FillWay way) {
                .probe_offset = AlignDown(range_.end - 1, PageBytes())};
       return;
   }
+}
+
+void ReadPiece::FaultIn(Fault fault) {
+  fault_ = fault;
+  const uint64_t page = fault == Fault::kFirstPage ? range_.begin : range_.end - 1;
+  const uint64_t begin = AlignDown(page, PageBytes());
+  step_ = {.kind = PieceStep::Kind::kPopulate,
+           .offset = begin,
+           .bytes = std::min(range_.end - begin, PageBytes())};
+}
+
+void ReadPiece::OnFault() {
+  // A fault maps neighbours of its page, too.
+  file_->UnmapBlocks(range_.begin, range_.end);
+  const uint64_t begin = AlignDown(range_.begin, PageBytes());
+  const std::optional<std::vector<ByteRange>> missing =
+      file_->MissingRanges(begin, range_.end - begin);
+  if (missing.has_value() && missing->empty()) return Finish(absl::OkStatus());
+  if (missing.has_value() && fault_ == Fault::kFirstPage) return FaultIn(Fault::kLastPage);
+  fault_ = Fault::kNone;
+  Populate();
 }
 
 void ReadPiece::OnTrialResult(int64_t result) {
@@ -246,6 +267,7 @@ void ReadPiece::OnTrialResult(int64_t result) {
   }
   const bool failed = result < 0;
   trial_ = Trial::kNone;
+  file_->UnmapBlocks(range_.begin, range_.end);
   const std::optional<uint64_t> resident = file_->ResidentBytes(range_.begin, range_.bytes());
   // Whatever failed, reading will say.
   if (failed || !resident.has_value()) return Begin(FillWay::kAdvice);
@@ -341,7 +363,8 @@ void ReadPiece::Populate() {
 }
 
 void ReadPiece::OnPopulateResult(int64_t result) {
-  if (result >= 0) return Finish(absl::OkStatus());
+  if (result >= 0) return fault_ == Fault::kNone ? Finish(absl::OkStatus()) : OnFault();
+  fault_ = Fault::kNone;
   // Populating says only that a page cannot be had; a read says why.
   if (fill_rounds_ == 0) return Fill({range_});
   const int error_number = static_cast<int>(-result);

@@ -1,8 +1,11 @@
 // How a piece of a file is brought into the page cache and verified.
 //
 // Two ways to fill, chosen for each mount by what its first block shows (mount.h):
-// - *faults*: the pages are populated through a mapping whose faults read whole huge pages. When it
-//   returns the data is there, and an error is an error.
+// - *faults*: the first page is populated through a mapping whose faults read whole huge pages,
+// then
+//   the last one, which waits for all; and the pages are looked at. To populate all of them is left
+//   for what is missing then: where pages are small, to map each costs as much as to read it. When
+//   it returns the data is there, and an error is an error.
 // - *advise, wait, verify*: a read-ahead advice is a hint with traps: it is cut silently (so pieces
 //   are as large as the mount takes), its completion says nothing about the data (so the piece
 //   waits for a one-byte read of its last page), and it swallows errors and is dropped under memory
@@ -10,7 +13,9 @@
 //   piece's error).
 //
 //   kTrial --> one page is populated, the last one is read, look --> kFaults or kAdvice
-//   kFaults: kPopulate --------------------------------------------------------> kDone
+//   kFaults: kPopulate first page --> look --all there-------------------------> kDone
+//                 |  \--> kPopulate last page --> look --all there-------------> kDone
+//                 |                                 \--> kPopulate -------------> kDone
 //                 \--error--> kRead ... --> look, as below
 //   kAdvice: kAdvise --> look --all there--------------------------------------> kDone
 //                 |  \--holes--> kRead ... --> look again (bounded) --> kPopulate --> kDone
@@ -94,10 +99,14 @@ class ReadPiece {
 
   // What the trial of a mount waits for.
   enum class Trial { kNone, kFault, kLastPage };
+  // Which page of a block a fault waits for.
+  enum class Fault { kNone, kFirstPage, kLastPage };
 
   static Verification VerificationFor(const ShardFile& file);
   void Begin(FillWay way);
   void OnTrialResult(int64_t result);
+  void FaultIn(Fault fault);
+  void OnFault();
   void Look();
   void Fill(std::vector<ByteRange> holes);
   void OnReadResult(int64_t result);
@@ -111,6 +120,7 @@ class ReadPiece {
   ByteRange range_;
   Verification verification_;
   Trial trial_ = Trial::kNone;
+  Fault fault_ = Fault::kNone;
   PieceStep step_;
   absl::Status status_;
   // Holes that are still to be read, last first.

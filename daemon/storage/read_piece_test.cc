@@ -198,7 +198,6 @@ TEST_F(ReadPieceTrialTest, TheFirstBlockOfAMountShowsThatFaultsBringInWholeBlock
   FaultBringsIn(piece, kFaultBlockBytes);
   EXPECT_EQ(file_->mount().fill_way(), FillWay::kFaults);
   ASSERT_EQ(piece.step().kind, Kind::kPopulate);
-  EXPECT_EQ(piece.step().bytes, kFaultBlockBytes);
   piece.OnResult(0);
   ASSERT_TRUE(piece.done());
   EXPECT_OK(piece.status());
@@ -232,6 +231,57 @@ TEST_F(ReadPieceTrialTest, AFaultThatFailsIsFollowedByAReadWhoseErrorIsTheErrorO
   piece.OnResult(-EFAULT);
   ASSERT_EQ(piece.step().kind, Kind::kRead);
   EXPECT_EQ(piece.step().offset, kFaultBlockBytes);
+  piece.OnResult(-EIO);
+  ASSERT_TRUE(piece.done());
+  EXPECT_EQ(ErrnoOf(piece.status()), EIO);
+}
+
+TEST_F(ReadPieceTrialTest, ABlockThatIsThereAfterTheFaultOfItsFirstPageIsDone) {
+  file_->mount().Learn(FillWay::kFaults);
+  ReadPiece piece(*file_, kBlock, FillWay::kFaults);
+  ASSERT_EQ(piece.step().kind, Kind::kPopulate);
+  EXPECT_EQ(piece.step().offset, 0u);
+  EXPECT_EQ(piece.step().bytes, PageBytes());
+  WarmForTest(directory_.File("shard"), 0, kFaultBlockBytes);
+  piece.OnResult(0);
+  ASSERT_TRUE(piece.done());
+  EXPECT_OK(piece.status());
+}
+
+TEST_F(ReadPieceTrialTest, ABlockThatIsStillOnItsWayIsWaitedForAtItsLastPage) {
+  const ByteRange end = {.begin = 2 * kFaultBlockBytes - 3 * PageBytes(), .end = kBytes};
+  ReadPiece piece(*file_, end, FillWay::kFaults);
+  WarmForTest(directory_.File("shard"), end.begin, PageBytes());
+  piece.OnResult(0);
+  ASSERT_EQ(piece.step().kind, Kind::kPopulate);
+  EXPECT_EQ(piece.step().offset, 2 * kFaultBlockBytes);
+  EXPECT_EQ(piece.step().bytes, 10u);
+  WarmForTest(directory_.File("shard"), end.begin, end.bytes());
+  piece.OnResult(0);
+  ASSERT_TRUE(piece.done());
+  EXPECT_OK(piece.status());
+}
+
+TEST_F(ReadPieceTrialTest, ABlockThatCameInPartIsPopulatedAsAWhole) {
+  ReadPiece piece(*file_, kBlock, FillWay::kFaults);
+  WarmForTest(directory_.File("shard"), 0, PageBytes());
+  piece.OnResult(0);
+  WarmForTest(directory_.File("shard"), kFaultBlockBytes - PageBytes(), PageBytes());
+  piece.OnResult(0);
+  ASSERT_EQ(piece.step().kind, Kind::kPopulate);
+  EXPECT_EQ(piece.step().offset, 0u);
+  EXPECT_EQ(piece.step().bytes, kFaultBlockBytes);
+  piece.OnResult(0);
+  ASSERT_TRUE(piece.done());
+  EXPECT_OK(piece.status());
+}
+
+TEST_F(ReadPieceTrialTest, ALastPageThatCannotBeHadIsFollowedByReads) {
+  ReadPiece piece(*file_, kBlock, FillWay::kFaults);
+  piece.OnResult(0);
+  piece.OnResult(-EFAULT);
+  ASSERT_EQ(piece.step().kind, Kind::kRead);
+  EXPECT_EQ(piece.step().offset, 0u);
   piece.OnResult(-EIO);
   ASSERT_TRUE(piece.done());
   EXPECT_EQ(ErrnoOf(piece.status()), EIO);

@@ -238,6 +238,14 @@ ByteRange ShardFile::MapCachedBlocks(uint64_t begin, uint64_t end) const {
   return blocks;
 }
 
+void ShardFile::UnmapBlocks(uint64_t begin, uint64_t end) const {
+  const uint64_t first = AlignDown(begin, kFaultBlockBytes);
+  const uint64_t last = std::min(AlignUp(bytes(), PageBytes()), AlignUp(end, kFaultBlockBytes));
+  if (mapping_.empty() || first >= last) return;
+  (void)madvise(const_cast<std::byte*>(mapping_.bytes().data()) + first, last - first,
+                MADV_DONTNEED);
+}
+
 std::optional<uint64_t> ShardFile::ResidentBytes(uint64_t offset, uint64_t bytes) const {
   const std::optional<std::vector<ByteRange>> missing = MissingRanges(offset, bytes);
   if (!missing.has_value()) return std::nullopt;

@@ -79,6 +79,10 @@ class ShardFile {
   // The whole file, for readers that verify by populating. Empty where the file system refuses
   // mappings.
   const FileMapping& mapping() const { return mapping_; }
+  // Takes the blocks of kFaultBlockBytes that [begin, end) lies in out of our page tables, where
+  // they would keep their pages from being evicted. The pages stay cached. Requires: within the
+  // file.
+  void UnmapBlocks(uint64_t begin, uint64_t end) const;
   // Largest piece that one read-ahead advice brings in on this mount, in bytes; a multiple of the
   // page size. See common/advice_bytes.h for how it is found.
   uint64_t advice_bytes_max() const { return probe_.mount.advice_bytes_max; }

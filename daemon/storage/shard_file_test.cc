@@ -142,6 +142,16 @@ TEST_F(ShardFileTest, TellsWhichPagesAreMissing) {
   EXPECT_EQ(file->MissingRanges(64 * page, 0), std::vector<ByteRange>());
 }
 
+TEST_F(ShardFileTest, WhatWasFaultedInCanBeEvictedOnceItIsUnmapped) {
+  const std::string path = Write(kFaultBlockBytes + 10);
+  ASSERT_OK_AND_ASSIGN(const auto file, Open(path));
+  ASSERT_OK(file->mapping().PopulateRead(0, file->bytes()));
+  file->UnmapBlocks(kFaultBlockBytes / 2, kFaultBlockBytes / 2 + 1);
+  file->UnmapBlocks(kFaultBlockBytes + 5, kFaultBlockBytes + 10);
+  MakeColdForTest(path);
+  EXPECT_EQ(file->CachedBytes(), 0);
+}
+
 TEST_F(ShardFileTest, LookingAtHugeBlocksReadsNothingAndKeepsNothing) {
   const uint64_t page = PageBytes();
   const uint64_t block = kFaultBlockBytes;
