@@ -121,10 +121,25 @@ class ChangingLoad:
             assert decision["effective"] == (STAGED if way == "daemon" else "native"), decision
             rank.expect("paused" if self.step == "hand-out" else "holding")
         elif self.step == "open":
-            # The index and both shards; the rank is on its way to the daemon.
-            wait_until(lambda: self.slowfs.stats()["opens"] == 1 + SHARDS, "the files to be open")
+            # The rank is on its way to the daemon.
+            wait_until(lambda: self.open_shards(rank) == SHARDS, "the files to be open")
         else:
             self.slowfs.wait_until_held()
+
+    def open_shards(self, rank):
+        """On a disk: on FUSE a rank may have its files opened by the daemon."""
+        links = f"/proc/{rank.pid}/fd"
+        names = set()
+        for descriptor in os.listdir(links):
+            try:
+                names.add(os.readlink(os.path.join(links, descriptor)))
+            except FileNotFoundError:
+                continue
+        return len(names & {str(path) for path in checkpoints.shard_paths(self.path.parent)})
+
+    @property
+    def directory(self):
+        return self.path.parent if self.step == "open" else self.slowfs.mount
 
     def go_on(self, rank):
         if self.step in ("hand-out", "later"):
@@ -154,7 +169,7 @@ def test_a_file_that_changes_under_a_load(
     slowfs = mount_slowfs(checkpoint, flags=["--attribute-timeout", "0"])
     load = ChangingLoad(step, slowfs, path, daemon)
     flags = [*load.flags, *WAYS[way]]
-    rank = start_rank(slowfs.mount, socket=daemon.socket, flags=flags)
+    rank = start_rank(load.directory, socket=daemon.socket, flags=flags)
     load.wait_until_there(rank, way)
     CHANGES[change](path)
     after = None
@@ -174,7 +189,7 @@ def test_a_file_that_changes_under_a_load(
     assert daemon.health() == "SERVING"
     daemon.wait_for_no_sessions()
 
-    again = start_rank(slowfs.mount, socket=daemon.socket)
+    again = start_rank(load.directory, socket=daemon.socket)
     event = again.outcome()
     if after is None:
         assert event["event"] == "error"
