@@ -1,6 +1,5 @@
 """The daemon dies, stops or hangs in the middle of a load: every rank goes on with right bytes."""
 
-import os
 import re
 import signal
 
@@ -57,7 +56,8 @@ def test_ranks_of_a_killed_daemon_finish_natively(daemon, served_ranks, data_dir
 
 def test_ranks_of_a_draining_daemon_finish_natively(daemon, served_ranks, data_dir):
     daemon.signal(signal.SIGTERM)
-    wait_until(lambda: not os.path.exists(daemon.socket), "the daemon to close its socket")
+    # Before that a rank may still be served to its end.
+    wait_until(lambda: daemon.log.count("outcome=draining") == RANKS, "the boards to be closed")
     for decision in finish_natively(served_ranks, data_dir):
         assert re.search("drain|stops", decision["reason"]), decision["reason"]
     daemon.wait_for_clean_end()
