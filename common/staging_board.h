@@ -17,6 +17,7 @@
 //   kReading --reading was called off--> kAbsent
 //   kReading or kResident --more of it is demanded--> kQueued
 //   kQueued --nobody demands any more what was missing of it--> kResident
+//   kResident --more of it is demanded of a daemon that stops--> kAbsent
 //
 // kResident is only ever shown after every page that is demanded of the extent was seen up to date:
 // all of them, unless sessions want less. It does not promise that no page is evicted later: a rank

@@ -60,10 +60,11 @@ Stager::MountPart& Stager::PartOf(uint64_t extent) {
 }
 
 void Stager::ShowQueued(ExtentRange range) {
-  if (stopping()) return;
+  // Who stops reads nothing any more, but shows nothing as resident of which more is demanded now.
+  const ExtentState shown = stopping() ? ExtentState::kAbsent : ExtentState::kQueued;
   for (const ExtentState before :
        {ExtentState::kAbsent, ExtentState::kFailed, ExtentState::kResident}) {
-    board_->CompareAndSetStates(range.first, range.last, before, ExtentState::kQueued);
+    board_->CompareAndSetStates(range.first, range.last, before, shown);
   }
 }
 
