@@ -64,6 +64,14 @@ absl::Status FileMapping::PopulateRead(uint64_t begin, uint64_t end) const {
   return absl::OkStatus();
 }
 
+void FileMapping::LetGo(uint64_t begin, uint64_t end) const {
+  CHECK(begin <= end && end <= size_);
+  const uint64_t first = AlignUp(begin, PageBytes());
+  const uint64_t last = AlignDown(end, PageBytes());
+  if (first < last)
+    (void)madvise(static_cast<std::byte*>(address_) + first, last - first, MADV_COLD);
+}
+
 void FileMapping::FaultInHugePages() const {
   if (empty() || madvise(address_, size_, MADV_HUGEPAGE) != 0) return;
   (void)madvise(address_, size_, MADV_RANDOM);

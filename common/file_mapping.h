@@ -42,6 +42,12 @@ class FileMapping {
   // Requires: begin <= end <= bytes().size().
   absl::Status PopulateRead(uint64_t begin, uint64_t end) const;
 
+  // When memory is short, the pages that lie wholly in [begin, end) are the first to go, although
+  // this process has just used them (MADV_COLD). They stay mapped, and what other processes have
+  // mapped too is left as it is.
+  // Requires: begin <= end <= bytes().size().
+  void LetGo(uint64_t begin, uint64_t end) const;
+
   // From now on a fault on a page that is not cached reads the whole aligned huge page around it
   // (MADV_HUGEPAGE; Linux 5.18) and nothing beyond it, and a fault on a cached page reads nothing
   // (MADV_RANDOM). Does nothing where the kernel has no huge pages. Older kernels, and file systems

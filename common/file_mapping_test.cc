@@ -110,5 +110,18 @@ TEST(FileMappingTest, AMappingLongerThanItsFileIsAnErrorWhenPopulated) {
   EXPECT_EQ(ErrnoOf(mapping.PopulateRead(0, 3 * PageBytes())), EFAULT);
 }
 
+TEST(FileMappingTest, WhatIsLetGoCanStillBeRead) {
+  const UniqueFd fd = MakeFile(3);
+  const uint64_t bytes = 3 * PageBytes();
+  ASSERT_OK_AND_ASSIGN(const FileMapping mapping, FileMapping::MapReadOnly(fd.get(), bytes));
+  ASSERT_OK(mapping.PopulateRead(0, bytes));
+  mapping.LetGo(0, 0);
+  mapping.LetGo(1, 2);
+  mapping.LetGo(1, bytes);
+  for (uint64_t page = 0; page < 3; ++page) {
+    EXPECT_EQ(mapping.bytes()[page * PageBytes()], static_cast<std::byte>('a' + page));
+  }
+}
+
 }  // namespace
 }  // namespace forestage

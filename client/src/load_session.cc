@@ -276,6 +276,7 @@ void LoadSession::SayIfNotMapped() {
 
 void LoadSession::SetCatalog(HeldCatalog catalog) {
   catalog_ = std::make_shared<const Catalog>(catalog.owner, catalog.view);
+  viewed_ = std::make_unique<std::atomic<bool>[]>(catalog.view.tensor_count());
   consumed_ = std::make_unique<std::atomic<bool>[]>(catalog.view.tensor_count());
   held_catalog_.emplace(std::move(catalog));
 }
@@ -404,11 +405,23 @@ absl::StatusOr<Slice> LoadSession::GetSlice(size_t tensor_index,
                                                     tensor_index, shard_index));
 }
 
+void LoadSession::MarkViewed(size_t tensor_index) const {
+  viewed_[tensor_index].store(true, std::memory_order_relaxed);
+}
+
 void LoadSession::MarkConsumed(size_t tensor_index) {
   if (!CheckUsable().ok() || tensor_index >= held_catalog_->view.tensor_count()) return;
   if (daemon_ == nullptr || loss_->lost()) return;
   if (consumed_[tensor_index].exchange(true, std::memory_order_relaxed)) return;
   daemon_->SendConsumed(static_cast<uint32_t>(tensor_index));
+  // The daemon stages nothing for a rank that asked for it: mostly since there is no room. What was
+  // looked at in place must go before what was read ahead, which the kernel would choose; what was
+  // copied goes first by itself.
+  if (extents_ != nullptr || given_.requested == Policy::kNative) return;
+  if (!viewed_[tensor_index].load(std::memory_order_relaxed)) return;
+  const TensorEntryView tensor = held_catalog_->view.tensor(tensor_index);
+  const OpenShard& shard = files_->shards()[tensor.shard_index];
+  if (shard.mapped) shard.mapping.LetGo(tensor.begin, tensor.end);
 }
 
 absl::StatusOr<StagingStatus> LoadSession::GetStagingStatus(absl::Time deadline) const {

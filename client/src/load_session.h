@@ -53,6 +53,8 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
 
   absl::StatusOr<Slice> GetSlice(absl::string_view tensor, absl::Span<const Range> ranges) const;
   absl::StatusOr<Slice> GetSlice(size_t tensor_index, absl::Span<const Range> ranges) const;
+  // Somebody looks at the tensor's bytes through the mapping.
+  void MarkViewed(size_t tensor_index) const;
   void MarkConsumed(size_t tensor_index);
   absl::StatusOr<StagingStatus> GetStagingStatus(absl::Time deadline) const;
   absl::StatusOr<StagingStatus> WaitUntilStaged(
@@ -114,6 +116,7 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   std::optional<std::vector<DemandedBytes>> demand_;
   std::unique_ptr<DaemonSession> daemon_;          // also when the daemon decided native
   std::unique_ptr<StagedExtents> extents_;         // only while it is to stage; uses daemon_
+  std::unique_ptr<std::atomic<bool>[]> viewed_;    // one a tensor
   std::unique_ptr<std::atomic<bool>[]> consumed_;  // one a tensor
   // For what the daemon does not read.
   std::unique_ptr<BlockFiller> filler_;

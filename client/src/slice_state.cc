@@ -85,6 +85,7 @@ absl::StatusOr<SliceView> Slice::State::View(absl::Time deadline) const {
   }
   if (plan_.bytes() == 0) return SliceView(nullptr, {});
   if (!shard().mapped) return CopiedView(deadline);
+  session_->MarkViewed(tensor_index_);
   for (uint64_t begin = plan_.file_begin(); begin < plan_.file_end();) {
     const uint64_t end = std::min(plan_.file_end(), AlignDown(begin, kPieceBytes) + kPieceBytes);
     RETURN_IF_ERROR(Prepare(begin, end, deadline));

@@ -150,10 +150,9 @@ def test_limits_of_groups_above_the_daemons_own_count(
     assert group.oom_kills == 0
 
 
-# Who looks at pages through a mapping keeps them in use for a while, at the cost of those read ahead.
-@pytest.mark.parametrize("flags, times", [(["--copy"], 1.1), ([], 2.2)], ids=["copies", "views"])
-def test_a_load_with_a_quarter_of_the_memory_ends_and_reads_little_twice(
-    memory_cgroup, start_daemon, start_rank, mount_loop, flags, times
+@pytest.mark.parametrize("flags", [["--copy"], []], ids=["copies", "views"])
+def test_a_load_with_a_quarter_of_the_memory_ends_and_reads_nothing_twice(
+    memory_cgroup, start_daemon, start_rank, mount_loop, flags
 ):
     """Daemon and rank in one group, as in one container."""
     loop = mount_loop(lambda path: checkpoints.make_model(path / "checkpoint", mib=320), mib=360)
@@ -167,7 +166,7 @@ def test_a_load_with_a_quarter_of_the_memory_ends_and_reads_little_twice(
     read = loop.bytes_read() - before
     print("device bytes over checkpoint", read / total)
     assert done["decision"]["effective"] == "native" and done["decision"]["activated"] is False
-    assert read < times * total
+    assert read < 1.1 * total
     assert rank.digests(done) == checkpoints.expected_digests(directory, 1, "all")
     assert group.oom_kills == 0
     assert daemon.is_running() and daemon.health() == "SERVING"

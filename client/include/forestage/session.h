@@ -129,7 +129,8 @@ class Session {
                                  absl::Span<const Range> ranges = {}) const;
   absl::StatusOr<Slice> GetSlice(size_t tensor_index, absl::Span<const Range> ranges = {}) const;
 
-  // Tells the daemon that this rank is done with a tensor. Views stay valid.
+  // Tells the daemon that this rank is done with a tensor. Views stay valid. Where there was no
+  // room to stage the checkpoint, the tensor's pages are the next to leave memory.
   void MarkConsumed(size_t tensor_index);
 
   // What the daemon has staged of this checkpoint, asked now. UNAVAILABLE when this load
