@@ -25,6 +25,7 @@ namespace forestage {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -236,7 +237,8 @@ TEST_P(StripedCheckpointStoreTest, AnUrgentExtentOvertakesTheQueue) {
   checkpoint->AddDemandForEverything(1);
   faults_.WaitUntilHeld(4);
   checkpoint->AddUrgent(1, {15, 99});
-  EXPECT_EQ(board->state(15), ExtentState::kQueued);
+  // Queued, or taken at once: what is urgent may go a little beyond the budget.
+  EXPECT_THAT(board->state(15), AnyOf(ExtentState::kQueued, ExtentState::kReading));
   faults_.Release();
   EXPECT_EQ(WaitFor(*board, 15), ExtentState::kResident);
   WaitForAll(*board);
