@@ -8,9 +8,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <random>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -25,6 +27,7 @@
 #include "client/cli/progress_bar.h"
 #include "client/cli/rank_process.h"
 #include "client/cli/termination_signals.h"
+#include <sys/stat.h>
 
 #include "common/errno_status.h"
 #include "common/status_macros.h"
@@ -186,19 +189,60 @@ struct FileCloser {
 };
 using DigestFile = std::unique_ptr<std::FILE, FileCloser>;
 
-// Opened before the load, so that a wrong path costs nothing.
-absl::StatusOr<DigestFile> OpenDigestFile(const std::string& path) {
+bool IsSameFile(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+// Whether a new file of this path would lie in the directory.
+bool LiesIn(const std::string& path, const std::string& directory) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  struct stat of_parent = {};
+  struct stat of_directory = {};
+  return stat(parent.empty() ? "." : parent.c_str(), &of_parent) == 0 &&
+         stat(directory.c_str(), &of_directory) == 0 && IsSameFile(of_parent, of_directory);
+}
+
+// Whether the open file is one of the directory's, through links or not.
+bool IsFileOf(int fd, const std::string& directory) {
+  struct stat attributes = {};
+  if (fstat(fd, &attributes) != 0) return false;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    struct stat other = {};
+    if (stat(entry.path().c_str(), &other) == 0 && IsSameFile(attributes, other)) return true;
+  }
+  return false;
+}
+
+// Opened before the load, so that a wrong path costs nothing. INVALID_ARGUMENT: it is a file of the
+// checkpoint, which keeps its bytes: nothing is emptied before it is known to be another one.
+absl::StatusOr<DigestFile> OpenDigestFile(const std::string& path, const std::string& directory) {
   if (path.empty()) return DigestFile();
-  DigestFile file(std::fopen(path.c_str(), "we"));
+  const auto refusal = absl::InvalidArgumentError(
+      absl::StrCat("--digests: ", path, " lies in the checkpoint ", directory,
+                   ", in which nothing is written; name a file elsewhere"));
+  if (LiesIn(path, directory)) return refusal;
+  UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  if (fd.valid() && IsFileOf(fd.get(), directory)) return refusal;
+  struct stat attributes = {};
+  DigestFile file;
+  if (fd.valid() && fstat(fd.get(), &attributes) == 0 &&
+      (!S_ISREG(attributes.st_mode) || ftruncate(fd.get(), 0) == 0)) {
+    file.reset(fdopen(fd.get(), "w"));
+  }
   if (file == nullptr) return ErrnoStatus(errno, absl::StrCat("cannot write ", path));
+  (void)fd.Release();
   return file;
 }
 
 }  // namespace
 
 ExitCode RunLoad(const GlobalOptions& global, const LoadOptions& options) {
-  absl::StatusOr<DigestFile> digest_file = OpenDigestFile(options.digests_path);
-  if (!digest_file.ok()) return Fail(global, ExitCode::kFailed, digest_file.status());
+  absl::StatusOr<DigestFile> digest_file = OpenDigestFile(options.digests_path, options.directory);
+  if (!digest_file.ok()) {
+    const bool wrong = absl::IsInvalidArgument(digest_file.status());
+    return Fail(global, wrong ? ExitCode::kUsage : ExitCode::kFailed, digest_file.status());
+  }
   TerminationSignals signals;
   RankSet ranks(global, options);
   const absl::Time begun = absl::Now();
