@@ -373,6 +373,7 @@ void Prober::ProbeAdvice() {
     return;
   }
   probe_.advice_bytes_measured = taken;
+  probe_.advice_bytes_asked = bytes;
   if (taken == 0) {
     probe_.advice = No(absl::StrCat("within ", absl::FormatDuration(options_.patience),
                                     ", nothing came of an advice of ", FormatByteSize(bytes)));

@@ -90,6 +90,8 @@ struct MountProbe {
   Verdict faults;
   // Bytes that one advice of kAdviceBytesCap bytes brought in; only from an active probe.
   std::optional<uint64_t> advice_bytes_measured;
+  // The length of that advice: less in a file that is not large enough.
+  uint64_t advice_bytes_asked = kAdviceBytesCap;
 
   // Requires: a probe made it.
   ReadingWay way() const;

@@ -133,7 +133,8 @@ std::vector<Weakness> WeaknessesOf(const MountProbe& probe) {
     if (probe.advice.no()) weaknesses.push_back(AdviceIgnored(probe));
     if (AdviceBytesOf(probe) < kAdviceBytesWanted) weaknesses.push_back(SmallReadAhead(probe));
     if (probe.advice.yes() &&
-        probe.advice_bytes_measured.value_or(UINT64_MAX) < probe.mount.advice_bytes_max) {
+        probe.advice_bytes_measured.value_or(UINT64_MAX) <
+            std::min(probe.mount.advice_bytes_max, probe.advice_bytes_asked)) {
       weaknesses.push_back(ReadAheadCut(probe));
     }
   }

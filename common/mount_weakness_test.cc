@@ -74,6 +74,9 @@ TEST(MountWeaknessTest, WhatAnAdviceWasSeenToBringCountsMoreThanWhatIsSet) {
   EXPECT_THAT(Ids(probe), IsEmpty());
   probe.mount.advice_bytes_max = 8 * kMiB;
   EXPECT_THAT(Ids(probe), ElementsAre("advice_cut"));
+  // No more was asked for: the file is small.
+  probe.advice_bytes_asked = 4 * kMiB;
+  EXPECT_THAT(Ids(probe), IsEmpty());
   probe.advice = {Answer::kNo, "nothing came"};
   probe.advice_bytes_measured = 0;
   EXPECT_THAT(Ids(probe), ElementsAre("advice_ignored"));

@@ -63,6 +63,8 @@ struct Parsed {
   std::function<ExitCode()> run;
   // The command cannot do anything without a daemon.
   bool needs_daemon = false;
+  // Asks one if there is one, although it can do without.
+  bool asks_daemon = false;
 };
 
 // They stand before and after the command's name alike.
@@ -213,8 +215,10 @@ void AddDoctor(CLI::App& app, Parsed& parsed) {
       "Weaknesses are no failure: 0 when every mount was tested, 1 when a mount fails or\n"
       "does not answer.\n");
   command->add_option("DIR", parsed.doctor.directory, "Directory of the checkpoint")->required();
-  command->callback(
-      [&parsed] { parsed.run = [&] { return RunDoctor(parsed.global, parsed.doctor); }; });
+  command->callback([&parsed] {
+    parsed.asks_daemon = true;
+    parsed.run = [&] { return RunDoctor(parsed.global, parsed.doctor); };
+  });
 }
 
 void AddHealth(CLI::App& app, Parsed& parsed) {
@@ -340,7 +344,7 @@ ExitCode Run(int argc, char** argv) {
                 "this command needs the daemon; leave --no-daemon out");
   }
   ResolveSocketPaths(parsed.global);
-  if (parsed.needs_daemon) {
+  if (!parsed.global.no_daemon && (parsed.needs_daemon || parsed.asks_daemon)) {
     const absl::Status socket = CheckRanksSocket(parsed.global.socket_path);
     if (!socket.ok()) return Fail(parsed.global, ExitCode::kUsage, socket);
   }

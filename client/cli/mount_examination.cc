@@ -33,6 +33,8 @@ struct FileOnMount {
   uint64_t device = 0;
   uint64_t bytes = 0;
   uint32_t owner = 0;
+  // OK: this process may read it.
+  absl::Status access;
 };
 
 // The result of work(), which runs in a thread of its own and may never return; nullopt when it has
@@ -58,6 +60,11 @@ absl::Status SilentStatus(absl::string_view what, absl::Duration patience) {
                    "; look at the mount, its server and the kernel's log"));
 }
 
+absl::Status AccessOf(const std::string& path) {
+  if (faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("cannot read ", path));
+}
+
 absl::StatusOr<std::vector<FileOnMount>> LookAtFiles(const std::string& directory) {
   ASSIGN_OR_RETURN(const FileSelection selection, SelectFiles(directory));
   std::vector<FileOnMount> files;
@@ -76,7 +83,8 @@ absl::StatusOr<std::vector<FileOnMount>> LookAtFiles(const std::string& director
                        .path = shard.path,
                        .device = attributes.st_dev,
                        .bytes = static_cast<uint64_t>(attributes.st_size),
-                       .owner = attributes.st_uid});
+                       .owner = attributes.st_uid,
+                       .access = AccessOf(shard.path)});
       continue;
     }
     if (first_error.ok()) first_error = status;
@@ -86,10 +94,15 @@ absl::StatusOr<std::vector<FileOnMount>> LookAtFiles(const std::string& director
   return absl::Status(first_error.code(), absl::StrJoin(messages, "\n"));
 }
 
-// The smallest file that is large enough, else the largest. Requires: files is not empty.
+// Of those that may be read, if any: the smallest that is large enough, else the largest. Requires:
+// files is not empty.
 const FileOnMount& FileToTestWith(const std::vector<FileOnMount>& files) {
   const FileOnMount* best = &files.front();
   for (const FileOnMount& file : files) {
+    if (file.access.ok() != best->access.ok()) {
+      if (file.access.ok()) best = &file;
+      continue;
+    }
     const bool enough = file.bytes >= kTestedBytesWanted;
     const bool best_is_enough = best->bytes >= kTestedBytesWanted;
     if (enough == best_is_enough ? (enough ? file.bytes < best->bytes : file.bytes > best->bytes)
@@ -147,10 +160,9 @@ absl::Status CheckAccess(const std::vector<FileOnMount>& files) {
   absl::Status first_error;
   std::vector<std::string> messages;
   for (const FileOnMount& file : files) {
-    if (faccessat(AT_FDCWD, file.path.c_str(), R_OK, AT_EACCESS) == 0) continue;
-    const absl::Status status = ErrnoStatus(errno, absl::StrCat("cannot read ", file.path));
-    if (first_error.ok()) first_error = status;
-    messages.emplace_back(status.message());
+    if (file.access.ok()) continue;
+    if (first_error.ok()) first_error = file.access;
+    messages.emplace_back(file.access.message());
   }
   if (first_error.ok()) return first_error;
   return absl::Status(first_error.code(), absl::StrJoin(messages, "\n"));
@@ -164,10 +176,10 @@ void CheckFiles(const std::string& directory, const std::vector<FileOnMount>& fi
                 absl::Duration patience, ExaminedCheckpoint& checkpoint) {
   checkpoint.headers_checked =
       std::all_of(checkpoint.mounts.begin(), checkpoint.mounts.end(), OpeningKeepsTheCache);
-  const std::optional<absl::Status> checked =
-      Within<absl::Status>(patience, [directory, files, whole = checkpoint.headers_checked] {
-        return whole ? LocalCatalog::Read(directory).status() : CheckAccess(files);
-      });
+  checkpoint.soundness = CheckAccess(files);
+  if (!checkpoint.headers_checked) return;
+  const std::optional<absl::Status> checked = Within<absl::Status>(
+      patience, [directory] { return LocalCatalog::Read(directory).status(); });
   checkpoint.soundness = checked.value_or(SilentStatus(directory, patience));
 }
 

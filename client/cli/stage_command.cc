@@ -76,9 +76,9 @@ absl::Status Hold(const Session& session, const std::string& directory,
     const absl::Status status = session.GetStagingStatus(absl::Now() + kWatchTimeout).status();
     // A daemon that is slow to answer still holds what it holds.
     if (status.ok() || absl::IsDeadlineExceeded(status)) continue;
-    return absl::UnavailableError(
-        absl::StrCat("the daemon is gone, so nothing holds ", directory,
-                     " in memory any more; start forestaged and run this command again"));
+    return absl::UnavailableError(absl::StrCat(
+        "the daemon is gone or stands still (", status.message(), "), so nothing holds ", directory,
+        " in memory any more; look at forestaged and run this command again"));
   }
   return absl::OkStatus();
 }

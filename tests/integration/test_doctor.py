@@ -233,6 +233,27 @@ def test_a_stranger_is_told_that_residency_is_unknown_and_which_capability_helps
     assert "CAP_FOWNER" in found["change"]
 
 
+def test_a_forbidden_file_hides_no_damaged_one(
+    strangers_checkpoint, short_dir, cli_without_daemon, need_root
+):
+    cli_without_daemon.program = shutil.copy(cli_without_daemon.program, short_dir)
+    first, second = checkpoints.shard_paths(strangers_checkpoint)
+    first.chmod(0)
+    second.write_bytes(second.read_bytes()[:-1])
+    document = cli_without_daemon.json(
+        "doctor",
+        strangers_checkpoint,
+        user=STRANGER,
+        group=STRANGER,
+        extra_groups=[],
+        cwd=short_dir,
+        code=1,
+    )
+    assert document["sound"] is False
+    assert first.name in document["error"] and second.name in document["error"]
+    assert only_mount(document)["tested_file"] == second.name
+
+
 def test_a_stranger_with_the_capability_is_told(
     strangers_checkpoint, short_dir, cli_without_daemon, need_root
 ):
