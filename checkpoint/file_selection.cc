@@ -292,6 +292,7 @@ class FileSelector {
         (IsConsolidated(name) ? consolidated : sharded).push_back(name);
       } else if (look.kind != FileKind::kMissing) {
         Ignore(name, absl::StrCat(FileKindName(look.kind), ", not a regular file"));
+        odd_names_.push_back(name);
       }
     }
     if (sharded.empty() && consolidated.empty()) return NothingToServe();
@@ -309,7 +310,16 @@ class FileSelector {
     return absl::OkStatus();
   }
 
-  absl::Status TakeShards(const std::vector<std::string>& names) {
+  // With what is no regular file, when it stands in the place of a numbered shard: that shard is
+  // not missing.
+  std::vector<std::string> WithOddShards(const std::vector<std::string>& names) const {
+    std::vector<std::string> all = names;
+    all.insert(all.end(), odd_names_.begin(), odd_names_.end());
+    return MissingShards(all).count() < MissingShards(names).count() ? all : names;
+  }
+
+  absl::Status TakeShards(const std::vector<std::string>& regular_names) {
+    const std::vector<std::string> names = WithOddShards(regular_names);
     ShardFaults faults;
     for (const std::string& name : names) {
       const FileLook look = LookAt(PathOf(name));
@@ -322,7 +332,10 @@ class FileSelector {
     std::string further = FurtherFaults(selection_.shards);
     if (missing.empty()) return faults.ToStatus(directory, further);
     const std::string gaps =
-        absl::StrCat(missing.count(), " shards of a numbered set are missing: ", missing.Text());
+        absl::StrCat(missing.count(),
+                     missing.count() == 1 ? " shard of a numbered set is missing: "
+                                          : " shards of a numbered set are missing: ",
+                     missing.Text());
     if (!faults.empty()) return faults.ToStatus(directory, absl::StrCat("; ", gaps, further));
     return absl::FailedPreconditionError(absl::StrCat(directory, gaps, further));
   }
@@ -404,6 +417,8 @@ class FileSelector {
   const SelectionOptions options_;
   // In natural order.
   std::vector<std::string> names_;
+  // Named like shards, but no regular files.
+  std::vector<std::string> odd_names_;
   FileSelection selection_;
 };
 

@@ -281,6 +281,19 @@ TEST(FileSelectionTest, ListsEveryIndexedShardThatIsNotThere) {
                 HasSubstr("'fifo.safetensors' is a FIFO"), Not(HasSubstr("here.safetensors")))));
 }
 
+TEST(FileSelectionTest, WhatStandsInThePlaceOfANumberedShardIsNotMissing) {
+  const TemporaryDirectoryForTest directory;
+  directory.Write("m-00001-of-00004.safetensors", kShard);
+  ASSERT_EQ(mkdir(directory.File("m-00002-of-00004.safetensors").c_str(), 0700), 0);
+  ASSERT_EQ(mkfifo(directory.File("m-00003-of-00004.safetensors").c_str(), 0600), 0);
+  EXPECT_THAT(SelectFiles(directory.path()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("'m-00002-of-00004.safetensors' is a directory"),
+                             HasSubstr("'m-00003-of-00004.safetensors' is a FIFO"),
+                             HasSubstr("1 shard of a numbered set is missing: "
+                                       "'m-00004-of-00004.safetensors'"))));
+}
+
 TEST(FileSelectionTest, NeverOpensAnIndexThatIsNoFile) {
   const TemporaryDirectoryForTest directory;
   directory.Write("model.safetensors");
