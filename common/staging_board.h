@@ -59,7 +59,7 @@ constexpr uint32_t BoardWaitBit(uint64_t index) { return uint32_t{1} << (index %
 
 enum class BoardPhase : uint32_t {
   kServing = 0,
-  // The daemon stops: no state changes any more, go on natively.
+  // The daemon stops: it reads nothing more but what is in flight; go on natively.
   kClosed = 1,
 };
 

@@ -9,7 +9,7 @@ from forestage_testing import checkpoints
 from forestage_testing.checkpoints import save_header
 
 LFS_POINTER = (
-    "version https" + "://git-lfs.github.com/spec/v1\n"
+    "version https-git-lfs.spec/v1\n"
     "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
     "size 4976698672\n"
 )

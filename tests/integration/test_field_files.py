@@ -19,7 +19,7 @@ STAGED = "rank_striped_read_ahead"
 WITHOUT_RIGHTS = "-fowner,-dac_override,-dac_read_search"
 AS_ANYBODY = ["setpriv", f"--bounding-set={WITHOUT_RIGHTS}", f"--inh-caps={WITHOUT_RIGHTS}"]
 LFS_POINTER = (
-    "version https" + "://git-lfs.github.com/spec/v1\n"
+    "version https-git-lfs.spec/v1\n"
     "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
     "size 4976698672\n"
 )
