@@ -298,9 +298,8 @@ TEST_F(ProgramTest, NamesTheSocketThatWasMeantWhereAnotherOneOfTheDaemonIsGiven)
   const UniqueFd administrators = ListenForTest(meant + ".admin", SOCK_STREAM);
   const UniqueFd descriptors = ListenForTest(meant + ".descriptors", SOCK_SEQPACKET);
   for (const std::string& given : {meant + ".admin", meant + ".descriptors"}) {
-    for (const std::vector<std::string>& command :
-         std::vector<std::vector<std::string>>{
-                 {"health"}, {"status"}, {"stage", demo}, {"doctor", demo}}) {
+    for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+             {"health"}, {"status"}, {"stage", demo}, {"doctor", demo}}) {
       std::vector<std::string> arguments = command;
       arguments.insert(arguments.end(), {"--socket", given});
       const RunOutcome run = Forestage(arguments);
