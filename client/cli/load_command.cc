@@ -38,6 +38,8 @@ namespace {
 
 // How soon a Ctrl-C is seen.
 constexpr absl::Duration kSignalInterval = absl::Milliseconds(50);
+// As many as the kernel follows.
+constexpr int kLinksMax = 40;
 constexpr char kLaunchNonceVariable[] = "FORESTAGE_LAUNCH_NONCE";
 
 // The ranks of one load and what they said.
@@ -193,9 +195,14 @@ bool IsSameFile(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-// Whether a new file of this path would lie in the directory.
-bool LiesIn(const std::string& path, const std::string& directory) {
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+// Whether a new file of this path would lie in the directory, also through links to what is not
+// there yet.
+bool LiesIn(std::filesystem::path path, const std::string& directory) {
+  std::error_code error;
+  for (int links = 0; links < kLinksMax && std::filesystem::is_symlink(path, error); ++links) {
+    path = path.parent_path() / std::filesystem::read_symlink(path, error);
+  }
+  const std::filesystem::path parent = path.parent_path();
   struct stat of_parent = {};
   struct stat of_directory = {};
   return stat(parent.empty() ? "." : parent.c_str(), &of_parent) == 0 &&

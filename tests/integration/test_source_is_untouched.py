@@ -45,10 +45,13 @@ def test_digests_are_not_written_over_the_checkpoint(cli, checkpoint, data_dir):
     (shard, *_) = checkpoints.shard_paths(checkpoint)
     link = data_dir / "link"
     link.symlink_to(shard)
+    dangling = data_dir / "dangling"
+    dangling.symlink_to(checkpoint / "not there")
     second_name = data_dir / "second"
     second_name.hardlink_to(shard)
     before = checkpoints.snapshot(checkpoint)
-    for path in [shard, checkpoint / checkpoints.INDEX_NAME, checkpoint / "new", link, second_name]:
+    index = checkpoint / checkpoints.INDEX_NAME
+    for path in [shard, index, checkpoint / "new", link, dangling, second_name]:
         arguments = ["load", checkpoint, "--ranks", "1", "--digests", path]
         assert "nothing is written" in cli.json(*arguments, code=2)["error"], path
     assert checkpoints.snapshot(checkpoint) == before
