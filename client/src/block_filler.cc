@@ -37,11 +37,6 @@ void FillBlock(const OpenShard& shard, uint64_t block) {
   shard.mapping.PopulateRead(end - 1, end).IgnoreError();
 }
 
-bool IsCached(const OpenShard& shard, uint64_t begin, uint64_t end) {
-  const std::optional<uint64_t> cached = CachedOf(shard, begin, end);
-  return cached.has_value() && *cached >= AlignUp(end, PageBytes()) - AlignDown(begin, PageBytes());
-}
-
 }  // namespace
 
 // Which blocks are wanted whole.

@@ -16,6 +16,7 @@
 #include "client/src/checkpoint_files.h"
 #include "client/src/read_ahead.h"
 
+#include "common/mount_probe.h"
 #include "common/units.h"
 
 namespace forestage {
@@ -28,7 +29,7 @@ namespace forestage {
 // All of it is only ahead of who reads: whoever reads afterwards meets the error. Thread-safe.
 class BlockFiller {
  public:
-  static constexpr uint64_t kBlockBytes = 2 * kMiB;
+  static constexpr uint64_t kBlockBytes = kFaultBlockBytes;
   // Of a block that is brought in whole, so much may be wanted by nobody.
   static constexpr uint64_t kUnwantedBytesMax = 16 * kKiB;
   // How long the destructor waits for threads whose storage does not answer; then they are left to
