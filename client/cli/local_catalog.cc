@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include <sys/stat.h>
 
 #include "checkpoint/safetensors_header.h"
 #include "common/errno_status.h"
+#include "common/error_list.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
 
@@ -35,20 +35,17 @@ absl::StatusOr<CatalogShard> ReadShard(const SelectedShard& shard) {
 // Headers of all shards, or one status that has every shard's message and the first one's code.
 absl::StatusOr<std::vector<CatalogShard>> ReadShards(const FileSelection& selection) {
   std::vector<CatalogShard> shards;
-  absl::Status first_error;
-  std::vector<std::string> messages;
+  std::vector<absl::Status> errors;
   for (const SelectedShard& shard : selection.shards) {
     absl::StatusOr<CatalogShard> read = ReadShard(shard);
     if (read.ok()) {
       shards.push_back(*std::move(read));
       continue;
     }
-    if (first_error.ok()) first_error = read.status();
-    messages.emplace_back(read.status().message());
+    errors.push_back(read.status());
   }
-  if (messages.size() <= 1 && first_error.ok()) return shards;
-  if (messages.size() == 1) return first_error;
-  return absl::Status(first_error.code(), absl::StrJoin(messages, "\n"));
+  RETURN_IF_ERROR(JoinErrors(errors));
+  return shards;
 }
 
 }  // namespace

@@ -11,13 +11,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
 #include "client/cli/local_catalog.h"
 #include <sys/stat.h>
 
 #include "checkpoint/file_selection.h"
 #include "common/errno_status.h"
+#include "common/error_list.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
 
@@ -68,8 +68,7 @@ absl::Status AccessOf(const std::string& path) {
 absl::StatusOr<std::vector<FileOnMount>> LookAtFiles(const std::string& directory) {
   ASSIGN_OR_RETURN(const FileSelection selection, SelectFiles(directory));
   std::vector<FileOnMount> files;
-  absl::Status first_error;
-  std::vector<std::string> messages;
+  std::vector<absl::Status> errors;
   for (const SelectedShard& shard : selection.shards) {
     struct stat attributes = {};
     absl::Status status;
@@ -87,11 +86,10 @@ absl::StatusOr<std::vector<FileOnMount>> LookAtFiles(const std::string& director
                        .access = AccessOf(shard.path)});
       continue;
     }
-    if (first_error.ok()) first_error = status;
-    messages.emplace_back(status.message());
+    errors.push_back(std::move(status));
   }
-  if (first_error.ok()) return files;
-  return absl::Status(first_error.code(), absl::StrJoin(messages, "\n"));
+  RETURN_IF_ERROR(JoinErrors(errors));
+  return files;
 }
 
 // Of those that may be read, if any: the smallest that is large enough, else the largest. Requires:
@@ -157,15 +155,9 @@ ExaminedMount ExamineMount(const std::vector<FileOnMount>& files) {
 
 // Of every file that this process may not read, without opening any.
 absl::Status CheckAccess(const std::vector<FileOnMount>& files) {
-  absl::Status first_error;
-  std::vector<std::string> messages;
-  for (const FileOnMount& file : files) {
-    if (file.access.ok()) continue;
-    if (first_error.ok()) first_error = file.access;
-    messages.emplace_back(file.access.message());
-  }
-  if (first_error.ok()) return first_error;
-  return absl::Status(first_error.code(), absl::StrJoin(messages, "\n"));
+  std::vector<absl::Status> statuses;
+  for (const FileOnMount& file : files) statuses.push_back(file.access);
+  return JoinErrors(statuses);
 }
 
 bool OpeningKeepsTheCache(const ExaminedMount& mount) {

@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -16,6 +15,7 @@
 #include "checkpoint/safetensors_header.h"
 #include "common/descriptor_limit.h"
 #include "common/errno_status.h"
+#include "common/error_list.h"
 #include "common/interruptions.h"
 #include "common/parallel_for.h"
 #include "common/status_macros.h"
@@ -115,25 +115,18 @@ std::string DescriptorLimitText(const std::string& directory, size_t shard_count
 // that a second fault is not met after the first is mended. Requires: one could not be opened.
 absl::Status AllErrors(const std::string& directory, absl::Span<const OpenShard> shards,
                        std::vector<absl::Status> statuses) {
-  std::vector<std::string> messages;
-  absl::Status first;
-  if (OutOfDescriptors(statuses)) {
-    first = absl::ResourceExhaustedError(DescriptorLimitText(directory, shards.size()));
-    messages.emplace_back(first.message());
-  }
   ParallelFor(shards.size(), kHeaderThreadsMax, [&](size_t index) {
     if (!statuses[index].ok() || shards[index].named_only) return;
     // Shards that had no more room among the descriptors are not there to be looked at.
     statuses[index] = ReadHeader(shards[index].fd.get(), shards[index].path).status();
   });
-  for (const absl::Status& status : statuses) {
-    if (status.ok() || ErrnoOf(status) == EMFILE) continue;
-    if (first.ok()) first = status;
-    messages.emplace_back(status.message());
+  if (OutOfDescriptors(statuses)) {
+    // Told once, not for each shard.
+    std::erase_if(statuses, [](const absl::Status& status) { return ErrnoOf(status) == EMFILE; });
+    statuses.insert(statuses.begin(),
+                    absl::ResourceExhaustedError(DescriptorLimitText(directory, shards.size())));
   }
-  // One error keeps its payloads (errno, header rule).
-  if (messages.size() == 1) return first;
-  return absl::Status(first.code(), absl::StrJoin(messages, "\n"));
+  return JoinErrors(statuses);
 }
 
 }  // namespace

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include <sys/stat.h>
 
 #include "checkpoint/safetensors_header.h"
 #include "common/errno_status.h"
+#include "common/error_list.h"
 #include "common/file_mapping.h"
 #include "common/memfd.h"
 #include "common/parallel_for.h"
@@ -20,20 +20,6 @@
 
 namespace forestage {
 namespace {
-
-absl::Status ListAll(absl::Span<const absl::Status> statuses) {
-  std::vector<absl::string_view> messages;
-  const absl::Status* first = nullptr;
-  for (const absl::Status& status : statuses) {
-    if (status.ok()) continue;
-    if (first == nullptr) first = &status;
-    messages.push_back(status.message());
-  }
-  if (first == nullptr) return absl::OkStatus();
-  // One error keeps its payloads (errno, header rule).
-  if (messages.size() == 1) return *first;
-  return absl::Status(first->code(), absl::StrJoin(messages, "\n"));
-}
 
 // With the names that are held twice by the shards that are sound.
 absl::Status WithRepeatedNames(const absl::Status& damaged, std::vector<CatalogShard> shards) {
@@ -86,7 +72,7 @@ absl::StatusOr<HeldCatalog> ReadNativeCatalog(const CheckpointFiles& files) {
     }
     shards[index] = {.name = shard.name, .mtime_ns = shard.mtime_ns, .header = *std::move(header)};
   });
-  const absl::Status damaged = ListAll(statuses);
+  const absl::Status damaged = JoinErrors(statuses);
   if (!damaged.ok()) return WithRepeatedNames(damaged, std::move(shards));
   ASSIGN_OR_RETURN(std::vector<std::byte> bytes, BuildCatalog(shards));
   auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));

@@ -1,0 +1,25 @@
+#include "common/error_list.h"
+
+#include <cerrno>
+#include <vector>
+
+#include "common/errno_status.h"
+#include "common/status_matchers.h"
+
+namespace forestage {
+namespace {
+
+TEST(ErrorListTest, NamesAllAndKeepsTheFirstOnesCode) {
+  EXPECT_OK(JoinErrors({}));
+  EXPECT_OK(JoinErrors({absl::OkStatus(), absl::OkStatus()}));
+  const absl::Status status = JoinErrors(
+      {absl::OkStatus(), absl::NotFoundError("a"), absl::OkStatus(), absl::InternalError("b")});
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound, "a\nb"));
+}
+
+TEST(ErrorListTest, OneErrorKeepsItsErrno) {
+  EXPECT_EQ(ErrnoOf(JoinErrors({absl::OkStatus(), ErrnoStatus(EIO, "a")})), EIO);
+}
+
+}  // namespace
+}  // namespace forestage
