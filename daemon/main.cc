@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
 #include "spdlog/sinks/stdout_color_sinks.h"
 #include "spdlog/spdlog.h"
 
@@ -70,6 +71,14 @@ void SetUpHeap() {
   mallopt(M_TRIM_THRESHOLD, kHeapPieceBytesMax);
 }
 
+// Some distributions build Abseil so that each Lock() looks for cycles of locks. The tests' builds
+// keep that.
+void SetUpLocks() {
+#ifdef NDEBUG
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+#endif
+}
+
 int FailStart(const absl::Status& status) {
   spdlog::error("cannot start: {}", std::string(status.message()));
   return kStartFailedExitCode;
@@ -113,6 +122,7 @@ int Main(int argc, char** argv) {
   }
   SetUpLog(request->config.log_level);
   SetUpHeap();
+  SetUpLocks();
   RaiseDescriptorLimit(kDescriptorsWanted);
   LogSettings(*request);
   return Serve(request->config);

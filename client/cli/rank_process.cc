@@ -61,9 +61,16 @@ absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& arguments, int messa
   std::vector<char*> pointers = {program.data()};
   for (std::string& argument : copies) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
+  std::vector<char*> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
+  // Libraries are bound when they are loaded, as Python does it with its extensions, and not while
+  // the rank loads.
+  std::string bind_now = "LD_BIND_NOW=1";
+  environment.push_back(bind_now.data());
+  environment.push_back(nullptr);
   pid_t pid = -1;
-  const int error =
-      posix_spawn(&pid, kThisProgram, &spawn.actions, &spawn.attributes, pointers.data(), environ);
+  const int error = posix_spawn(&pid, kThisProgram, &spawn.actions, &spawn.attributes,
+                                pointers.data(), environment.data());
   if (error != 0) return ErrnoStatus(error, "cannot start a rank: posix_spawn");
   return pid;
 }

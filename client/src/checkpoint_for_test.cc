@@ -1,5 +1,7 @@
 #include "client/src/checkpoint_for_test.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cstring>
 #include <fstream>
@@ -10,6 +12,7 @@
 #include "absl/strings/str_join.h"
 
 #include "common/check.h"
+#include "common/unique_fd.h"
 
 namespace forestage {
 
@@ -66,6 +69,14 @@ CheckpointForTest::CheckpointForTest(const Options& options) : options_(options)
 std::string CheckpointForTest::ShardPath(size_t index) const {
   return directory_.File(
       absl::StrFormat("model-%05d-of-%05d.safetensors", index + 1, options_.shards));
+}
+
+void CheckpointForTest::MakeCold() const {
+  for (size_t shard = 0; shard < options_.shards; ++shard) {
+    const UniqueFd fd(open(ShardPath(shard).c_str(), O_RDONLY | O_CLOEXEC));
+    CHECK(fsync(fd.get()) == 0);
+    CHECK(posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED) == 0);
+  }
 }
 
 }  // namespace forestage

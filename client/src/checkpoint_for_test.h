@@ -44,12 +44,14 @@ class CheckpointForTest {
 
   const std::string& directory() const { return directory_.path(); }
   std::string ShardPath(size_t index) const;
+  // Drops its shards from the page cache; pages that somebody maps stay.
+  void MakeCold() const;
   // What each tensor must be.
   const std::map<std::string, std::vector<std::byte>>& tensors() const { return tensors_; }
 
  private:
   const Options options_;
-  TemporaryDirectoryForTest directory_;
+  TemporaryDirectoryForTest directory_{kDiskForTest};
   std::map<std::string, std::vector<std::byte>> tensors_;
 };
 

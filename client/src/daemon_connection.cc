@@ -506,6 +506,7 @@ class DaemonConnection : public DaemonSession {
 std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd socket) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kEventBytesMax);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   // No keepalive: it would declare a daemon dead that is only stopped; the board's heartbeat tells.
   // A channel on a connected descriptor never reconnects.
   return grpc::CreateCustomInsecureChannelFromFd("forestaged", socket.Release(), arguments);

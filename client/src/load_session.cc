@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "client/src/slice_state.h"
 
+#include "common/cached_bytes.h"
 #include "common/check.h"
 #include "common/file_system_magic.h"
 #include "common/socket_path.h"
@@ -502,10 +503,21 @@ absl::Status LoadSession::CheckUsable() const {
   return absl::OkStatus();
 }
 
+bool LoadSession::IsThereAlready(uint32_t shard_index, uint64_t begin, uint64_t end) const {
+  const OpenShard& shard = files_->shards()[shard_index];
+  if (!shard.mapped || extents_->AllAre(ExtentState::kResident, shard_index, begin, end)) {
+    return false;
+  }
+  // In this order: what the daemon has begun to read is cached, too, before it can be used.
+  return LooksCached(shard.fd.get(), shard.mapping.bytes(), begin, end) &&
+         !extents_->AnyIs(ExtentState::kReading, shard_index, begin, end);
+}
+
 absl::StatusOr<Reader> LoadSession::WaitForBytes(uint32_t shard_index, uint64_t begin, uint64_t end,
                                                  uint64_t ahead_end, absl::Time deadline) const {
   RETURN_IF_ERROR(CheckUsable());
   if (extents_ == nullptr || loss_->lost()) return Reader::kSelf;
+  if (IsThereAlready(shard_index, begin, end)) return Reader::kDaemon;
   return extents_->Wait(shard_index, begin, end, ahead_end, deadline);
 }
 

@@ -67,8 +67,9 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   // Gives up one reference. In a forked child it is leaked on purpose.
   static void Drop(std::shared_ptr<const LoadSession> session);
 
-  // Who reads bytes [begin, end) of a shard; waits for the daemon if it is the one. The caller goes
-  // on to `ahead_end`. DEADLINE_EXCEEDED; FAILED_PRECONDITION when the session is closed meanwhile.
+  // Who reads bytes [begin, end) of a shard; waits for the daemon if it is the one, unless they
+  // seem to be in memory already. The caller goes on to `ahead_end`. DEADLINE_EXCEEDED;
+  // FAILED_PRECONDITION when the session is closed meanwhile.
   absl::StatusOr<Reader> WaitForBytes(uint32_t shard_index, uint64_t begin, uint64_t end,
                                       uint64_t ahead_end, absl::Time deadline) const;
   // This rank itself is about to read from `begin` in a slice: what comes next is wanted soon.
@@ -102,6 +103,8 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   // waits, for a short time at most, until the daemon has seen what this rank demands of them.
   void AwaitDemandSeen() const;
   void MakeReadAhead(const SessionOptions& options);
+  // Whether these bytes seem to be in memory although the daemon has not looked yet.
+  bool IsThereAlready(uint32_t shard_index, uint64_t begin, uint64_t end) const;
 
   // Constant after construction.
   const pid_t pid_ = getpid();

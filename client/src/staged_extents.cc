@@ -135,6 +135,20 @@ void StagedExtents::AskFor(uint64_t index, uint64_t ahead_last, bool again) {
   if (!urgent.empty()) daemon_->SendUrgent(urgent);
 }
 
+bool StagedExtents::AllAre(ExtentState state, uint32_t shard_index, uint64_t begin,
+                           uint64_t end) const {
+  auto [index, last] = map_.Covering(shard_index, begin, end);
+  while (index < last && board_->state(index) == state) ++index;
+  return index == last;
+}
+
+bool StagedExtents::AnyIs(ExtentState state, uint32_t shard_index, uint64_t begin,
+                          uint64_t end) const {
+  auto [index, last] = map_.Covering(shard_index, begin, end);
+  while (index < last && board_->state(index) != state) ++index;
+  return index < last;
+}
+
 bool StagedExtents::AnyBegun(uint64_t first, uint64_t last) const {
   for (uint64_t index = first; index < last; ++index) {
     const ExtentState state = board_->state(index);

@@ -62,6 +62,9 @@ class StagedExtents {
   std::pair<uint64_t, uint64_t> Covering(uint32_t shard_index, uint64_t begin, uint64_t end) const {
     return map_.Covering(shard_index, begin, end);
   }
+  // Whether the board shows all, or any, of the extents of these bytes so now. Requires: as above.
+  bool AllAre(ExtentState state, uint32_t shard_index, uint64_t begin, uint64_t end) const;
+  bool AnyIs(ExtentState state, uint32_t shard_index, uint64_t begin, uint64_t end) const;
   // Whether any of extents [first, last) is resident or being read.
   bool AnyBegun(uint64_t first, uint64_t last) const;
   // Waits until every extent of these ranges is resident or failed and nobody's extent is queued or

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -35,8 +36,18 @@ class StagedLoadTest : public ::testing::Test {
  protected:
   void SetUp() override { unsetenv("FORESTAGE_SOCKET"); }
 
+  // Nothing of the checkpoint is in memory then.
   absl::StatusOr<std::shared_ptr<LoadSession>> Open(const SessionOptions& options = {}) {
-    return LoadSession::Open(checkpoint_.directory(), options, daemon_.connector());
+    auto session = LoadSession::Open(checkpoint_.directory(), options, daemon_.connector());
+    checkpoint_.MakeCold();
+    return session;
+  }
+
+  void Warm() {
+    for (size_t shard = 0; shard < 2; ++shard) {
+      std::ifstream file(checkpoint_.ShardPath(shard), std::ios::binary);
+      file.ignore(std::numeric_limits<std::streamsize>::max());
+    }
   }
 
   void ExpectAllBytes(const LoadSession& session) {
@@ -75,18 +86,6 @@ TEST_F(StagedLoadTest, AsksOnceForWhatIsNotStagedAndGivesTheBytes) {
   EXPECT_EQ(decision.effective, Policy::kRankStripedReadAhead);
   EXPECT_TRUE(decision.activated);
   ExpectAllBytes(*session);
-  daemon_.SetAll(ExtentState::kQueued);
-  // Staged again by somebody while we wait; nothing is asked for twice.
-  absl::Notification stop;
-  std::thread stager([&] {
-    while (!stop.HasBeenNotified()) {
-      daemon_.SetAll(ExtentState::kResident);
-      stop.WaitForNotificationWithTimeout(absl::Milliseconds(1));
-    }
-  });
-  ExpectAllBytes(*session);
-  stop.Notify();
-  stager.join();
   std::vector<uint64_t> urgent = daemon_.urgent();
   std::sort(urgent.begin(), urgent.end());
   EXPECT_EQ(std::adjacent_find(urgent.begin(), urgent.end()), urgent.end());
@@ -99,6 +98,25 @@ TEST_F(StagedLoadTest, AsksForNothingThatIsStaged) {
   daemon_.SetAll(ExtentState::kResident);
   ExpectAllBytes(*session);
   EXPECT_THAT(daemon_.urgent(), IsEmpty());
+}
+
+TEST_F(StagedLoadTest, UsesWhatIsInMemoryBeforeTheDaemonHasLookedAtIt) {
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  Warm();
+  daemon_.SetAll(ExtentState::kQueued);
+  ExpectAllBytes(*session);
+  EXPECT_THAT(daemon_.urgent(), IsEmpty());
+  EXPECT_EQ(session->decision().effective, Policy::kRankStripedReadAhead);
+}
+
+// Pages are cached from the moment on in which their read begins.
+TEST_F(StagedLoadTest, WaitsForWhatTheDaemonIsReadingAlthoughItIsCached) {
+  ASSERT_OK_AND_ASSIGN(auto session, Open());
+  Warm();
+  daemon_.SetAll(ExtentState::kReading);
+  ASSERT_OK_AND_ASSIGN(Slice slice, session->GetSlice(0, {}));
+  EXPECT_THAT(slice.View(absl::Now() + absl::Milliseconds(10)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("offset")));
 }
 
 TEST_F(StagedLoadTest, ReadsFailedExtentsItself) {

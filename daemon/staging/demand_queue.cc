@@ -339,6 +339,7 @@ bool DemandQueue::Finish(uint64_t extent, ReadOutcome outcome) {
   TakeOff(extent);
   if (partial != nullptr) {
     if (outcome == ReadOutcome::kResident) partial->resident.Add(partial->reading);
+    if (outcome == ReadOutcome::kAllResident) partial->resident = Whole(extent);
     // Nobody knows how long ago it was seen, so it is looked at again with the rest.
     if (outcome == ReadOutcome::kCancelled) partial->resident = {};
     // Of demands long gone; the set must not grow with each that comes and goes.
@@ -351,6 +352,7 @@ bool DemandQueue::Finish(uint64_t extent, ReadOutcome outcome) {
   bool again = false;
   switch (outcome) {
     case ReadOutcome::kResident:
+    case ReadOutcome::kAllResident:
       again = partial != nullptr && IsMissing(extent);
       SetState(extent, again ? State::kQueued : State::kResident);
       break;

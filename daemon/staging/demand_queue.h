@@ -37,7 +37,12 @@ struct ExtentRange {
   friend bool operator==(const ExtentRange&, const ExtentRange&) = default;
 };
 
-enum class ReadOutcome { kResident, kFailed, kCancelled };
+enum class ReadOutcome {
+  kResident,     // what was to be read
+  kAllResident,  // the whole extent, also what nobody demands
+  kFailed,
+  kCancelled,
+};
 
 // Not thread-safe. Memory: some bytes an extent, a bit an extent and session, a range for each gap
 // in a session's order, and at most kPartsPerExtentMax ranges for an extent that a session demands
@@ -81,7 +86,8 @@ class DemandQueue {
   // What is to be read of an extent that was taken and is not finished yet.
   ExtentParts PartsOf(uint64_t extent) const;
   // The read of PartsOf() has ended. True: more was demanded meanwhile, so that it is queued again
-  // (after kResident only). Requires: the extent was taken and not finished yet.
+  // (after kResident only: kAllResident holds what is demanded later, too). Requires: the extent
+  // was taken and not finished yet.
   bool Finish(uint64_t extent, ReadOutcome outcome);
   // What anybody demands of it now.
   ExtentParts DemandedOf(uint64_t extent) const;

@@ -287,6 +287,19 @@ TEST_F(DemandQueueTest, WhatIsDemandedLaterOfAResidentExtentIsReadAndNothingElse
   EXPECT_EQ(queue_.PartsOf(1), Parts({{0, kExtent}}));
 }
 
+TEST_F(DemandQueueTest, NothingIsReadOfAnExtentThatWasSeenToBeThereWhole) {
+  queue_.AddPart(1, 0, {.begin = 0, .end = 1});
+  ASSERT_TRUE(queue_.Take().has_value());
+  // Demanded while it is looked at, and after.
+  queue_.AddPart(2, 0, {.begin = static_cast<uint32_t>(kExtent - 1), .end = kExtent});
+  EXPECT_FALSE(queue_.Finish(0, ReadOutcome::kAllResident));
+  const auto middle = static_cast<uint32_t>(kExtent / 2);
+  EXPECT_FALSE(queue_.AddPart(3, 0, {.begin = middle, .end = middle + 1}));
+  EXPECT_EQ(queue_.Take(), std::nullopt);
+  EXPECT_EQ(queue_.wanted_bytes(), 3 * PageBytes());
+  EXPECT_EQ(queue_.resident_bytes(), 3 * PageBytes());
+}
+
 TEST_F(DemandQueueTest, WhatIsDemandedWhileAnExtentIsReadIsReadNext) {
   queue_.AddPart(1, 0, {0, kPage});
   queue_.Add(1, {4, 6});

@@ -137,7 +137,8 @@ void Stager::OnDemandChanged() {
   if (first_demand_ > now || completed_ <= now) rate_.Begin(now);
   first_demand_ = std::min(first_demand_, now);
   completed_ = IsComplete() ? std::min(completed_, now) : absl::InfiniteFuture();
-  waker_->WakeAll();
+  const auto has_queued = [](const MountPart& part) { return part.queue.HasQueued(); };
+  if (absl::c_any_of(parts_, has_queued)) waker_->WakeAll();
 }
 
 StagingProgress Stager::Sums() const {
@@ -349,7 +350,8 @@ void Stager::Finish(size_t lane, const ReadResult& result) {
   MountPart& part = PartOf(result.tag);
   lane_bytes_[lane] -= read.bytes;
   if (status.ok()) {
-    const bool again = part.queue.Finish(result.tag, ReadOutcome::kResident);
+    const bool again = part.queue.Finish(
+        result.tag, result.all_cached ? ReadOutcome::kAllResident : ReadOutcome::kResident);
     read_bytes_ += result.storage_bytes;
     rate_.Add(read.bytes, absl::Now());
     board_->SetState(result.tag, again ? ExtentState::kQueued : ExtentState::kResident);
@@ -358,6 +360,7 @@ void Stager::Finish(size_t lane, const ReadResult& result) {
     board_->SetState(result.tag, ExtentState::kAbsent);
   } else {
     part.queue.Finish(result.tag, ReadOutcome::kFailed);
+    files_[extents_.extent(result.tag).shard_index]->mount().SawReadFail();
     if (read_errors_.size() < kReadErrorsKept) read_errors_.emplace_back(status.message());
     board_->SetState(result.tag, ExtentState::kFailed);
   }

@@ -79,6 +79,7 @@ bool FaultyStorageReader::FinishInner(ReadResult* result) {
   const auto rest = rests_.find(result->tag);
   if (rest == rests_.end()) return true;
   result->storage_bytes += rest->second.storage_bytes;
+  result->all_cached = false;
   if (!result->status.ok() || rest->second.request.bytes == 0) {
     rests_.erase(rest);
     return true;

@@ -2,6 +2,7 @@
 
 #include <iterator>
 #include <map>
+#include <set>
 
 #include "absl/synchronization/mutex.h"
 #include "spdlog/spdlog.h"
@@ -9,9 +10,13 @@
 namespace forestage {
 namespace {
 
+// Devices whose failed reads are remembered while none of their files is open.
+constexpr size_t kFailedDevicesMax = 1024;
+
 struct Registry {
   absl::Mutex mutex;
   std::map<uint64_t, std::weak_ptr<Mount>> mounts ABSL_GUARDED_BY(mutex);
+  std::set<uint64_t> failed_devices ABSL_GUARDED_BY(mutex);
 };
 
 Registry& TheRegistry() {
@@ -45,9 +50,17 @@ std::shared_ptr<Mount> Mount::For(uint64_t device) {
       entry = gone ? registry.mounts.erase(entry) : std::next(entry);
     }
     mount = std::make_shared<Mount>(device);
+    mount->read_failed_ = registry.failed_devices.contains(device);
     known = mount;
   }
   return mount;
+}
+
+void Mount::SawReadFail() {
+  if (read_failed_.exchange(true)) return;
+  Registry& registry = TheRegistry();
+  absl::MutexLock lock(&registry.mutex);
+  if (registry.failed_devices.size() < kFailedDevicesMax) registry.failed_devices.insert(device_);
 }
 
 void Mount::Learn(FillWay way) {

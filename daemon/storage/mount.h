@@ -37,9 +37,15 @@ class Mount {
   // Logged when it is news.
   void Learn(FillWay way);
 
+  // Whether a read of a file there has ever failed, as long as this process remembers: of so many
+  // devices it does. The kernel may keep pages whose read failed, so each page is looked at then.
+  bool read_failed() const { return read_failed_.load(std::memory_order_relaxed); }
+  void SawReadFail();
+
  private:
   const uint64_t device_;
   std::atomic<FillWay> fill_way_ = FillWay::kUnknown;
+  std::atomic<bool> read_failed_ = false;
 };
 
 }  // namespace forestage

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 
 #include "common/check.h"
@@ -162,6 +163,11 @@ ReadPlan PlanRead(const ReadRequest& request) {
   ReadPlan plan;
   const std::vector<ByteRange> ranges = RangesOf(request);
   if (ranges.empty()) return plan;
+  const auto looks_cached = [&](const ByteRange& range) {
+    return file.LooksCached(range.begin, range.bytes());
+  };
+  plan.all_cached = looks_cached({.begin = request.offset, .end = request.offset + request.bytes});
+  if (plan.all_cached || absl::c_all_of(ranges, looks_cached)) return plan;
   const uint64_t begin = ranges.front().begin;
   std::optional<std::vector<ByteRange>> missing =
       file.MissingRanges(begin, ranges.back().end - begin);

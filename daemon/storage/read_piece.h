@@ -48,8 +48,9 @@ struct ReadPlan {
   // demanded whole, of kAdvice each has at most advice_bytes_max() of the file. The first one of
   // kUnknown is a block of which nothing is cached, and tells.
   std::vector<Piece> pieces;
-  // See ReadResult.
+  // See ReadResult; both are known before the first piece.
   uint64_t storage_bytes = 0;
+  bool all_cached = false;
 };
 // How far from its beginning a block that a fault brought in must be demanded (or the file end):
 // the kernel leaves its read-ahead mark on it, and who reads the block later through a descriptor

@@ -254,6 +254,11 @@ std::optional<uint64_t> ShardFile::ResidentBytes(uint64_t offset, uint64_t bytes
   return resident;
 }
 
+bool ShardFile::LooksCached(uint64_t offset, uint64_t bytes) const {
+  if (!probe_.mincore.yes() || probe_.cachestat.no() || mount_->read_failed()) return false;
+  return ::forestage::LooksCached(fd_.get(), mapping_.bytes(), offset, offset + bytes);
+}
+
 uint64_t ShardFile::CachedBytes() const {
   // mincore looks at each page, cached or not: seconds for a large file with little in memory.
   if (!probe_.cachestat.no()) {

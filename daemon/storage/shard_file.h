@@ -71,6 +71,10 @@ class ShardFile {
   // nullopt where the kernel would not tell the truth (mincore says "all" to who neither owns nor
   // may write the file). Requires: within the file, offset a multiple of the page size.
   std::optional<uint64_t> ResidentBytes(uint64_t offset, uint64_t bytes) const;
+  // Whether [offset, offset + bytes) seems to be in the page cache, in a hundredth of a
+  // millisecond: see common/cached_bytes.h for what may be overlooked. Never on a mount where a
+  // read has failed, since what that left in the cache is overlooked. Requires: within the file.
+  bool LooksCached(uint64_t offset, uint64_t bytes) const;
   // Of the whole file, asked cheaply: about right, and 0 where nobody knows.
   uint64_t CachedBytes() const;
   // What is missing of it: the pages that are not, in order, merged where they touch, and cut to

@@ -172,6 +172,40 @@ TEST_F(ShardFileTest, LookingAtHugeBlocksReadsNothingAndKeepsNothing) {
   EXPECT_EQ(file->MissingRanges(0, file->bytes()), holes);
 }
 
+TEST_F(ShardFileTest, TellsAtAGlanceWhetherAllIsCached) {
+  const std::string path = Write(3 * kFaultBlockBytes + 10);
+  ASSERT_OK_AND_ASSIGN(const auto file, Open(path));
+  const bool honest = file->probe().mincore.yes() && !file->probe().cachestat.no();
+  EXPECT_EQ(file->LooksCached(0, file->bytes()), honest);
+  EXPECT_EQ(file->LooksCached(kFaultBlockBytes, 1), honest);
+  MakeColdForTest(path, kFaultBlockBytes, kFaultBlockBytes);
+  EXPECT_FALSE(file->LooksCached(0, file->bytes()));
+  EXPECT_FALSE(file->LooksCached(kFaultBlockBytes, 1));
+  EXPECT_EQ(file->LooksCached(2 * kFaultBlockBytes, 10), honest);
+}
+
+TEST_F(ShardFileTest, DoesNotTrustAGlanceWhereAReadHasFailed) {
+  const std::string path = Write(kFaultBlockBytes);
+  const pid_t child = fork();
+  if (child == 0) {
+    // In a process of its own, since it remembers for as long as it lives.
+    auto file = ShardFile::Open("shard", OpenForTest(path));
+    if (!file.ok()) _exit(1);
+    (*file)->mount().SawReadFail();
+    if ((*file)->LooksCached(0, (*file)->bytes())) _exit(2);
+    const uint64_t device = (*file)->mount().device();
+    *file = nullptr;
+    file = ShardFile::Open("shard", OpenForTest(path));
+    if (!file.ok() || (*file)->LooksCached(0, (*file)->bytes())) _exit(3);
+    if ((*file)->MissingRanges(0, (*file)->bytes()) != std::vector<ByteRange>()) _exit(4);
+    _exit(Mount::For(device)->read_failed() && !Mount::For(device + 1)->read_failed() ? 0 : 5);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 TEST_F(ShardFileTest, AnEmptyFileHasNothingMissing) {
   ASSERT_OK_AND_ASSIGN(const auto file, Open(Write(0)));
   EXPECT_EQ(file->ResidentBytes(0, 0), 0u);

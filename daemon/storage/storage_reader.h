@@ -32,13 +32,16 @@ struct ReadRequest {
 
 struct ReadResult {
   uint64_t tag = 0;
-  // OK: every page of the ranges was seen in the page cache and up to date, after the last read.
+  // OK: every page of the ranges was seen in the page cache and up to date, after the last read; or
+  // nothing had to be read, since all of them looked cached (ShardFile::LooksCached).
   // Else the error of the read that failed, with file name and offset (UNAVAILABLE for EIO and
   // ESTALE, OUT_OF_RANGE when the file ends inside the range, CANCELLED after Cancel()).
   absl::Status status;
   // Bytes of pages that were not in the page cache when the request was begun, thus came from
   // storage. All of them where residency cannot be asked.
   uint64_t storage_bytes = 0;
+  // All of [offset, offset + bytes) looked cached when the request was begun, not the ranges alone.
+  bool all_cached = false;
 };
 
 // Owned by one lane and used from its thread only, except Wake() and Cancel().

@@ -65,8 +65,10 @@ class StorageReaderConformanceTest : public ::testing::TestWithParam<ReaderCase>
     EXPECT_OK(file);
     return *std::move(file);
   }
-  ReadResult ReadOne(const ShardFile& file, uint64_t offset, uint64_t bytes) {
-    reader_->Start({.file = &file, .offset = offset, .bytes = bytes, .tag = 7});
+  ReadResult ReadOne(const ShardFile& file, uint64_t offset, uint64_t bytes,
+                     std::vector<ByteRange> ranges = {}) {
+    reader_->Start(
+        {.file = &file, .offset = offset, .bytes = bytes, .tag = 7, .ranges = std::move(ranges)});
     while (true) {
       const std::vector<ReadResult> results = reader_->Wait(absl::InfiniteFuture());
       if (results.empty()) continue;
@@ -98,6 +100,20 @@ TEST_P(StorageReaderConformanceTest, ReadsNothingOfAWarmFile) {
   const ReadResult result = ReadOne(*file, 0, file->bytes());
   EXPECT_OK(result.status);
   EXPECT_EQ(result.storage_bytes, 0u);
+  EXPECT_EQ(result.all_cached, file->LooksCached(0, file->bytes()));
+}
+
+TEST_P(StorageReaderConformanceTest, SaysWhetherMoreIsCachedThanWasAskedFor) {
+  const auto file = ColdFile(4 * kMiB);
+  const std::vector<ByteRange> first = {{.begin = 0, .end = PageBytes()}};
+  WarmForTest(directory_.File("shard"), 0, PageBytes());
+  const ReadResult some = ReadOne(*file, 0, file->bytes(), first);
+  EXPECT_OK(some.status);
+  EXPECT_FALSE(some.all_cached);
+  WarmForTest(directory_.File("shard"), 0, file->bytes());
+  const ReadResult all = ReadOne(*file, 0, file->bytes(), first);
+  EXPECT_OK(all.status);
+  EXPECT_EQ(all.all_cached, file->LooksCached(0, file->bytes()));
 }
 
 TEST_P(StorageReaderConformanceTest, ReadsOnlyTheHolesOfAHalfWarmFile) {

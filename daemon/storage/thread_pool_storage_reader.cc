@@ -166,7 +166,8 @@ void ThreadPoolStorageReader::EndIfComplete(RequestIterator request) {
   if (request->status.ok()) request->status = CheckFileCovers(request->request);
   ended_.push_back({.tag = request->request.tag,
                     .status = std::move(request->status),
-                    .storage_bytes = request->plan.storage_bytes});
+                    .storage_bytes = request->plan.storage_bytes,
+                    .all_cached = request->plan.all_cached});
   requests_.erase(request);
 }
 

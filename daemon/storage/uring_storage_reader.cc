@@ -108,11 +108,10 @@ std::vector<ReadResult> UringStorageReader::Wait(absl::Time deadline) {
     ReapCompletions();
     if (cancel_requested_.exchange(false)) CancelInFlight();
     FillSlots();
-    const bool give_back = !ended_.empty() || woken_;
-    // What was queued goes out in any case.
-    SubmitAndWait(give_back ? absl::InfinitePast() : deadline);
+    if (!ended_.empty() || woken_) break;
+    SubmitAndWait(deadline);
     ReapCompletions();
-    if (give_back || !ended_.empty() || woken_ || absl::Now() >= deadline) break;
+    if (!ended_.empty() || woken_ || absl::Now() >= deadline) break;
   }
   FillSlots();
   SubmitQueued();
@@ -145,6 +144,7 @@ void UringStorageReader::MakeRoomForTwo() {
 }
 
 void UringStorageReader::SubmitQueued() {
+  if (io_uring_sq_ready(ring_.get()) == 0) return;
   // The kernel may be short of memory for requests until some of those in flight have ended.
   if (io_uring_submit(ring_.get()) < 0) absl::SleepFor(kRetryPause);
 }
@@ -301,7 +301,8 @@ void UringStorageReader::EndIfComplete(std::list<Request>::iterator request) {
   if (request->status.ok()) request->status = CheckFileCovers(request->request);
   ended_.push_back({.tag = request->request.tag,
                     .status = std::move(request->status),
-                    .storage_bytes = request->plan.storage_bytes});
+                    .storage_bytes = request->plan.storage_bytes,
+                    .all_cached = request->plan.all_cached});
   requests_.erase(request);
 }
 

@@ -65,6 +65,21 @@ def test_stage_names_what_the_daemon_cannot_read(daemon, cli, checkpoint, shard,
     assert "EIO" in finished.stderr
 
 
+def test_staging_again_names_again_what_cannot_be_read(
+    daemon, cli, checkpoint, shard, mount_slowfs
+):
+    """The kernel keeps pages whose read failed: they look as if they were in memory."""
+    slowfs = mount_slowfs(checkpoint)
+    # Away from the pages that a glance looks at.
+    begin = MIDDLE + 5 * FAULT_BYTES
+    slowfs.fault(shard, begin, begin + FAULT_BYTES, "eio")
+    for _ in range(3):
+        finished = cli.run("stage", slowfs.mount, "--once", code=1)
+        assert shard in finished.stderr
+        assert "EIO" in finished.stderr
+        daemon.wait_for_no_sessions()
+
+
 def test_a_fault_that_heals_is_not_noticed_in_the_bytes(
     daemon, cli, checkpoint, shard, digests_path, check_digests, mount_slowfs
 ):
