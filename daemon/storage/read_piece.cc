@@ -230,31 +230,44 @@ void ReadPiece::Begin(FillWay way) {
   switch (way) {
     case FillWay::kUnknown:
       trial_ = Trial::kFault;
-      step_ = {.kind = PieceStep::Kind::kPopulate, .offset = range_.begin, .bytes = PageBytes()};
-      return;
+      return SetPopulateStep(range_.begin, range_.begin + PageBytes());
     case FillWay::kFaults:
       return verification_ == Verification::kMincore ? FaultIn(Fault::kFirstPage) : Populate();
     case FillWay::kAdvice:
       step_ = {.kind = PieceStep::Kind::kAdvise,
                .offset = range_.begin,
                .bytes = range_.bytes(),
-               .probe_offset = AlignDown(range_.end - 1, PageBytes())};
+               .probe_offset = LastPage()};
       return;
   }
 }
 
+ReadPiece::~ReadPiece() {
+  // The pages stay cached; our page tables need not hold them. A fault maps neighbours of its page,
+  // too.
+  if (mapped_) file_->UnmapBlocks(range_.begin, range_.end);
+}
+
+void ReadPiece::SetPopulateStep(uint64_t begin, uint64_t end) {
+  mapped_ = true;
+  step_ = {.kind = PieceStep::Kind::kPopulate, .offset = begin, .bytes = end - begin};
+}
+
+uint64_t ReadPiece::LastPage() const { return AlignDown(range_.end - 1, PageBytes()); }
+
 void ReadPiece::FaultIn(Fault fault) {
   fault_ = fault;
-  const uint64_t page = fault == Fault::kFirstPage ? range_.begin : range_.end - 1;
-  const uint64_t begin = AlignDown(page, PageBytes());
-  step_ = {.kind = PieceStep::Kind::kPopulate,
-           .offset = begin,
-           .bytes = std::min(range_.end - begin, PageBytes())};
+  const uint64_t page =
+      fault == Fault::kFirstPage ? AlignDown(range_.begin, PageBytes()) : LastPage();
+  SetPopulateStep(page, std::min(range_.end, page + PageBytes()));
 }
 
 void ReadPiece::OnFault() {
-  // A fault maps neighbours of its page, too.
-  file_->UnmapBlocks(range_.begin, range_.end);
+  // Most blocks of small pages are still on their way: not worth a look at each page.
+  if (fault_ == Fault::kFirstPage &&
+      file_->ResidentBytes(LastPage(), range_.end - LastPage()) == uint64_t{0}) {
+    return FaultIn(Fault::kLastPage);
+  }
   const uint64_t begin = AlignDown(range_.begin, PageBytes());
   const std::optional<std::vector<ByteRange>> missing =
       file_->MissingRanges(begin, range_.end - begin);
@@ -268,12 +281,11 @@ void ReadPiece::OnTrialResult(int64_t result) {
   if (trial_ == Trial::kFault && result >= 0) {
     trial_ = Trial::kLastPage;
     // Where the fault's block is on its way this waits for it; where it is not it reads one page.
-    step_ = {.kind = PieceStep::Kind::kRead, .offset = range_.end - PageBytes(), .bytes = 1};
+    step_ = {.kind = PieceStep::Kind::kRead, .offset = LastPage(), .bytes = 1};
     return;
   }
   const bool failed = result < 0;
   trial_ = Trial::kNone;
-  file_->UnmapBlocks(range_.begin, range_.end);
   const std::optional<uint64_t> resident = file_->ResidentBytes(range_.begin, range_.bytes());
   // Whatever failed, reading will say.
   if (failed || !resident.has_value()) return Begin(FillWay::kAdvice);
@@ -363,10 +375,7 @@ void ReadPiece::OnReadResult(int64_t result) {
   NextRead();
 }
 
-void ReadPiece::Populate() {
-  const uint64_t begin = AlignDown(range_.begin, PageBytes());
-  step_ = {.kind = PieceStep::Kind::kPopulate, .offset = begin, .bytes = range_.end - begin};
-}
+void ReadPiece::Populate() { SetPopulateStep(AlignDown(range_.begin, PageBytes()), range_.end); }
 
 void ReadPiece::OnPopulateResult(int64_t result) {
   if (result >= 0) return fault_ == Fault::kNone ? Finish(absl::OkStatus()) : OnFault();

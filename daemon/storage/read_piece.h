@@ -84,6 +84,10 @@ class ReadPiece {
  public:
   // `file` outlives the piece. Requires: as ReadPlan has it.
   ReadPiece(const ShardFile& file, ByteRange range, FillWay way);
+  ReadPiece(const ReadPiece&) = delete;
+  ReadPiece& operator=(const ReadPiece&) = delete;
+  // Takes what its steps have mapped out of the page tables.
+  ~ReadPiece();
 
   const ShardFile& file() const { return *file_; }
   const PieceStep& step() const { return step_; }
@@ -106,6 +110,8 @@ class ReadPiece {
   static Verification VerificationFor(const ShardFile& file);
   void Begin(FillWay way);
   void OnTrialResult(int64_t result);
+  void SetPopulateStep(uint64_t begin, uint64_t end);
+  uint64_t LastPage() const;
   void FaultIn(Fault fault);
   void OnFault();
   void Look();
@@ -126,6 +132,8 @@ class ReadPiece {
   absl::Status status_;
   // Holes that are still to be read, last first.
   std::vector<ByteRange> holes_;
+  // Whether a step was to map pages.
+  bool mapped_ = false;
   int fill_rounds_ = 0;
   int interruptions_ = 0;
 };

@@ -222,7 +222,8 @@ ByteRange ShardFile::MapCachedBlocks(uint64_t begin, uint64_t end) const {
   const ByteRange none = {.begin = begin, .end = begin};
   const ByteRange blocks = {.begin = DivideRoundingUp(begin, kFaultBlockBytes) * kFaultBlockBytes,
                             .end = AlignDown(end, kFaultBlockBytes)};
-  if (blocks.begin >= blocks.end || probe_.cachestat.no()) return none;
+  // Of one block alone to map it costs more than it saves, and who has read it has it mapped.
+  if (blocks.begin + kFaultBlockBytes >= blocks.end || probe_.cachestat.no()) return none;
   const absl::StatusOr<uint64_t> cached =
       ::forestage::CachedBytes(fd_.get(), blocks.begin, blocks.end);
   if (!cached.ok() || *cached < blocks.bytes()) return none;

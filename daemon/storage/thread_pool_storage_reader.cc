@@ -6,8 +6,6 @@
 #include <cerrno>
 #include <utility>
 
-#include <sys/mman.h>
-
 #include "common/check.h"
 #include "common/errno_status.h"
 #include "daemon/limits.h"
@@ -34,11 +32,7 @@ int64_t CarryOut(const ShardFile& file, const PieceStep& step, absl::Span<std::b
     case PieceStep::Kind::kPopulate: {
       const absl::Status status =
           file.mapping().PopulateRead(step.offset, step.offset + step.bytes);
-      if (!status.ok()) return -ErrnoOf(status);
-      // The pages stay cached; our page tables need not hold them.
-      auto* address = const_cast<std::byte*>(file.mapping().bytes().data()) + step.offset;
-      (void)madvise(address, step.bytes, MADV_DONTNEED);
-      return 0;
+      return status.ok() ? 0 : -ErrnoOf(status);
     }
     case PieceStep::Kind::kDone:
       break;

@@ -276,13 +276,6 @@ void UringStorageReader::OnStepEnded(size_t slot_index) {
   const auto owner = slot.owner;
   // A request that has failed already, or was cancelled, goes no further.
   if (owner->status.ok()) {
-    if (slot.piece->step().kind == PieceStep::Kind::kPopulate && slot.step_result >= 0) {
-      // The pages stay cached; our page tables need not hold them.
-      const PieceStep& step = slot.piece->step();
-      auto* address =
-          const_cast<std::byte*>(slot.piece->file().mapping().bytes().data()) + step.offset;
-      (void)madvise(address, step.bytes, MADV_DONTNEED);
-    }
     slot.piece->OnResult(slot.step_result);
     if (!slot.piece->done()) return SubmitStep(slot_index);
     if (!slot.piece->status().ok()) {
