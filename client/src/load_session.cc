@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "client/src/shard_reader.h"
 #include "client/src/slice_state.h"
 
 #include "common/check.h"
@@ -191,7 +192,8 @@ absl::StatusOr<std::shared_ptr<LoadSession>> LoadSession::Open(const std::string
   RETURN_IF_ERROR(demanded);
   if (session->extents_ != nullptr && session->demand_.has_value()) {
     session->daemon_->SendDemand(*session->demand_);
-    session->AwaitDemandSeen();
+    session->demand_sent_at_ = absl::Now();
+    session->demand_seen_ = !session->AnyDemandedBegun();
   }
   session->MakeReadAhead(options);
   return session;
@@ -315,13 +317,22 @@ absl::Status LoadSession::AddDemand(size_t tensor_index, absl::Span<const Range>
   return absl::OkStatus();
 }
 
-void LoadSession::AwaitDemandSeen() const {
-  bool begun = false;
-  for (const auto& [first, last] : DemandedExtents()) {
-    begun = begun || extents_->AnyBegun(first, last);
-  }
+bool LoadSession::AnyDemandedBegun() const {
+  const auto demanded = DemandedExtents();
+  return std::any_of(demanded.begin(), demanded.end(), [this](const auto& range) {
+    return extents_->AnyBegun(range.first, range.second);
+  });
+}
+
+bool LoadSession::BoardHolds(uint32_t shard_index, uint64_t begin, uint64_t end) const {
+  return demand_seen_.load(std::memory_order_relaxed) ||
+         IsCached(files_->shards()[shard_index], begin, end);
+}
+
+void LoadSession::AwaitDemandSeen(absl::Time deadline) const {
   // Whatever it answers, and should it not answer, nothing comes of it but some bytes more.
-  if (begun) (void)daemon_->GetProgress(absl::Now() + kProgressPeriod);
+  (void)daemon_->GetProgress(std::min(deadline, demand_sent_at_ + kProgressPeriod));
+  demand_seen_.store(true, std::memory_order_relaxed);
 }
 
 void LoadSession::MakeReadAhead(const SessionOptions& options) {
@@ -506,6 +517,10 @@ absl::StatusOr<Reader> LoadSession::WaitForBytes(uint32_t shard_index, uint64_t 
                                                  uint64_t ahead_end, absl::Time deadline) const {
   RETURN_IF_ERROR(CheckUsable());
   if (extents_ == nullptr || loss_->lost()) return Reader::kSelf;
+  ASSIGN_OR_RETURN(const Reader reader,
+                   extents_->Wait(shard_index, begin, end, ahead_end, deadline));
+  if (reader == Reader::kSelf || BoardHolds(shard_index, begin, end)) return reader;
+  AwaitDemandSeen(deadline);
   return extents_->Wait(shard_index, begin, end, ahead_end, deadline);
 }
 
