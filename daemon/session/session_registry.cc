@@ -85,7 +85,7 @@ struct SessionRegistry::Session {
 
   // Null until ready.
   std::shared_ptr<StagedCheckpoint> staged;
-  // One of several ranks, and has not had its first tensor.
+  // Has not had its first tensor; not of who only stages.
   bool opening = false;
   // The daemon may read ahead for it.
   bool reading = false;
@@ -548,8 +548,8 @@ void SessionRegistry::ForEachReader(const GroupKey& group, const Body& body) {
 }
 
 void SessionRegistry::StartOpening(Session& session) {
-  // Who is alone waits for nobody but itself.
-  if (session.terms.local_size == 1) return;
+  // Who is alone and wants everything may never say that it has a tensor: it stages.
+  if (session.terms.local_size == 1 && !session.terms.demand_follows) return;
   session.opening = true;
   ForEachReader(session.group_key,
                 [&](const Session& reader) { reader.staged->HoldReadAhead(session.id); });

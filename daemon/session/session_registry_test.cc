@@ -327,10 +327,17 @@ TEST_F(SessionRegistryTest, WhoOpensBeforeAnybodyIsReadyIsWaitedForToo) {
   EXPECT_TRUE(staged->holding().empty());
 }
 
-TEST_F(SessionRegistryTest, NobodyWaitsForARankThatIsAlone) {
-  const Opened rank = OpenReady(Terms(0, 1));
-  rank.listener->WaitForDecision();
-  EXPECT_TRUE(store_.checkpoint(1)->holding().empty());
+TEST_F(SessionRegistryTest, WhoIsAloneIsWaitedForIfItHasADemandAndNotIfItOnlyStages) {
+  SessionTerms terms = Terms(0, 1);
+  const Opened stages = OpenReady(terms);
+  stages.listener->WaitForDecision();
+  const std::shared_ptr<StagedCheckpointFake> staged = store_.checkpoint(1);
+  EXPECT_TRUE(staged->holding().empty());
+  terms.group_name = "other";
+  terms.demand_follows = true;
+  const Opened loads = OpenReady(terms);
+  loads.listener->WaitForDecision();
+  EXPECT_THAT(staged->holding(), ElementsAre(loads.id));
 }
 
 TEST_F(SessionRegistryTest, LendsWhatASessionOfTheSameUserHasSent) {
