@@ -24,6 +24,10 @@ namespace {
 // How often WaitUntilStaged asks the daemon.
 constexpr absl::Duration kProgressPeriod = absl::Milliseconds(250);
 constexpr absl::Duration kSettledPause = absl::Milliseconds(10);
+// How often the daemon is asked whether it has seen the demand, where the board shows as resident
+// what is not in memory: what it says by itself meanwhile looks like an answer to the first
+// question.
+constexpr int kDemandQuestionsMax = 2;
 
 // Threads that bring in blocks for ranks that read by themselves: of all ranks of a node together,
 // and of each. One has 2 MiB in flight, and 16 of them as much as the window of read-ahead.
@@ -325,14 +329,17 @@ bool LoadSession::AnyDemandedBegun() const {
 }
 
 bool LoadSession::BoardHolds(uint32_t shard_index, uint64_t begin, uint64_t end) const {
-  return demand_seen_.load(std::memory_order_relaxed) ||
-         IsCached(files_->shards()[shard_index], begin, end);
+  if (demand_seen_.load(std::memory_order_relaxed)) return true;
+  if (absl::Now() < demand_sent_at_ + kProgressPeriod) {
+    return IsCached(files_->shards()[shard_index], begin, end);
+  }
+  demand_seen_.store(true, std::memory_order_relaxed);
+  return true;
 }
 
 void LoadSession::AwaitDemandSeen(absl::Time deadline) const {
   // Whatever it answers, and should it not answer, nothing comes of it but some bytes more.
   (void)daemon_->GetProgress(std::min(deadline, demand_sent_at_ + kProgressPeriod));
-  demand_seen_.store(true, std::memory_order_relaxed);
 }
 
 void LoadSession::MakeReadAhead(const SessionOptions& options) {
@@ -517,11 +524,16 @@ absl::StatusOr<Reader> LoadSession::WaitForBytes(uint32_t shard_index, uint64_t 
                                                  uint64_t ahead_end, absl::Time deadline) const {
   RETURN_IF_ERROR(CheckUsable());
   if (extents_ == nullptr || loss_->lost()) return Reader::kSelf;
-  ASSIGN_OR_RETURN(const Reader reader,
-                   extents_->Wait(shard_index, begin, end, ahead_end, deadline));
-  if (reader == Reader::kSelf || BoardHolds(shard_index, begin, end)) return reader;
-  AwaitDemandSeen(deadline);
-  return extents_->Wait(shard_index, begin, end, ahead_end, deadline);
+  for (int asked = 0;; ++asked) {
+    ASSIGN_OR_RETURN(const Reader reader,
+                     extents_->Wait(shard_index, begin, end, ahead_end, deadline));
+    if (reader == Reader::kSelf || BoardHolds(shard_index, begin, end)) return reader;
+    if (asked == kDemandQuestionsMax) {
+      demand_seen_.store(true, std::memory_order_relaxed);
+      return reader;
+    }
+    AwaitDemandSeen(deadline);
+  }
 }
 
 }  // namespace forestage

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -66,6 +67,15 @@ class StagedLoadTest : public ::testing::Test {
       ASSERT_TRUE(fd.valid());
       ASSERT_EQ(fsync(fd.get()), 0);
       ASSERT_EQ(posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+    }
+  }
+
+  // All of it is.
+  void ReadAll() const {
+    for (size_t i = 0; i < 2; ++i) {
+      std::ifstream file(checkpoint_.ShardPath(i), std::ios::binary);
+      const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+      EXPECT_EQ(bytes.size(), std::filesystem::file_size(checkpoint_.ShardPath(i)));
     }
   }
 
@@ -221,7 +231,10 @@ TEST_F(StagedLoadTest, BelievesTheBoardOfWhatIsInMemoryWithoutAskingTheDaemon) {
 // An extent may be resident for what others demand of it.
 TEST_F(StagedLoadTest, AsksOnceWhetherItsDemandWasSeenWhereTheBoardSaysMoreThanIsInMemory) {
   Evict();
-  daemon_.on_urgent = StageUrgent;
+  daemon_.on_urgent = [this](DaemonFake& daemon, absl::Span<const uint64_t> indexes) {
+    ReadAll();
+    StageUrgent(daemon, indexes);
+  };
   daemon_.on_progress = [](DaemonFake& daemon) { daemon.SetAll(ExtentState::kQueued); };
   SessionOptions options;
   options.choose_demand = [this](const Catalog& catalog) {
@@ -233,6 +246,27 @@ TEST_F(StagedLoadTest, AsksOnceWhetherItsDemandWasSeenWhereTheBoardSaysMoreThanI
   EXPECT_EQ(daemon_.progress_requests(), 0);
   ExpectAllBytes(*session);
   EXPECT_EQ(daemon_.progress_requests(), 1);
+  EXPECT_THAT(daemon_.urgent(), Not(IsEmpty()));
+}
+
+// What the daemon says by itself may be taken for the answer: then it is asked once more.
+TEST_F(StagedLoadTest, AsksAgainWhereTheAnswerChangedNothing) {
+  Evict();
+  daemon_.on_urgent = [this](DaemonFake& daemon, absl::Span<const uint64_t> indexes) {
+    ReadAll();
+    StageUrgent(daemon, indexes);
+  };
+  daemon_.on_progress = [](DaemonFake& daemon) {
+    if (daemon.progress_requests() == 2) daemon.SetAll(ExtentState::kQueued);
+  };
+  SessionOptions options;
+  options.choose_demand = [this](const Catalog& catalog) {
+    daemon_.SetAll(ExtentState::kResident);
+    return WholeCatalog(catalog);
+  };
+  ASSERT_OK_AND_ASSIGN(auto session, Open(options));
+  ExpectAllBytes(*session);
+  EXPECT_EQ(daemon_.progress_requests(), 2);
   EXPECT_THAT(daemon_.urgent(), Not(IsEmpty()));
 }
 
