@@ -27,6 +27,11 @@ inline constexpr size_t kReaderRequestsMax = 64;
 // Pieces that one io_uring reader has at the kernel, and kernel worker threads that serve them: a
 // piece that waits for its device may hold one.
 inline constexpr size_t kUringPiecesMax = 128;
+// How long nothing is read ahead of a checkpoint on storage that a process of this node serves,
+// since ranks of a group open their sessions; and for how many times as long, after that, no other
+// such moment begins.
+inline constexpr absl::Duration kReadAheadHoldMax = absl::Milliseconds(200);
+inline constexpr int kReadAheadHoldRest = 4;
 // Threads of one thread-pool reader.
 inline constexpr size_t kReaderThreads = 8;
 // Buffer for bytes that are read only so that they are in the page cache. An io_uring reader has

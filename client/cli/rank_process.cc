@@ -25,6 +25,9 @@ namespace {
 
 constexpr size_t kReadBytes = 64 * 1024;
 constexpr char kThisProgram[] = "/proc/self/exe";
+// Of the dynamic linker: libraries' functions are found when the process starts, not each at its
+// first call.
+char kBindAtStart[] = "LD_BIND_NOW=1";
 
 struct SpawnAttributes {
   posix_spawn_file_actions_t actions;
@@ -45,6 +48,14 @@ struct SpawnAttributes {
 absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& arguments, int message_descriptor,
                             std::optional<int> gate) {
   SpawnAttributes spawn;
+  std::vector<char*> environment;
+  // Ranks that wait for one moment have loaded their libraries by then, as programs have that load
+  // them while they run.
+  if (gate.has_value()) environment.push_back(kBindAtStart);
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    environment.push_back(*variable);
+  }
+  environment.push_back(nullptr);
   CHECK(posix_spawn_file_actions_adddup2(&spawn.actions, message_descriptor,
                                          kRankMessageDescriptor) == 0);
   if (gate.has_value()) {
@@ -61,13 +72,6 @@ absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& arguments, int messa
   std::vector<char*> pointers = {program.data()};
   for (std::string& argument : copies) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
-  std::vector<char*> environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
-  // Libraries are bound when they are loaded, as Python does it with its extensions, and not while
-  // the rank loads.
-  std::string bind_now = "LD_BIND_NOW=1";
-  environment.push_back(bind_now.data());
-  environment.push_back(nullptr);
   pid_t pid = -1;
   const int error = posix_spawn(&pid, kThisProgram, &spawn.actions, &spawn.attributes,
                                 pointers.data(), environment.data());

@@ -33,7 +33,11 @@ class DaemonFake::Connection : public DaemonSession {
     absl::MutexLock lock(&fake_.mutex_);
     fake_.consumed_.push_back(tensor_index);
   }
-  absl::StatusOr<StagingStatus> GetProgress(absl::Time) override { return fake_.progress; }
+  absl::StatusOr<StagingStatus> GetProgress(absl::Time) override {
+    ++fake_.progress_requests_;
+    if (fake_.on_progress) fake_.on_progress(fake_);
+    return fake_.progress;
+  }
   void Close() override {
     if (!closed_.exchange(true)) ++fake_.closes_;
   }

@@ -31,6 +31,8 @@ class DaemonFake {
   std::function<void(StagingBoard::Options&)> damage_board;
   // Called for every urgent message, on the thread that sends it.
   std::function<void(DaemonFake&, absl::Span<const uint64_t>)> on_urgent;
+  // Called for every question for progress, on the thread that asks, before the answer.
+  std::function<void(DaemonFake&)> on_progress;
   StagingStatus progress;
 
   DaemonConnector connector();
@@ -46,6 +48,7 @@ class DaemonFake {
   std::vector<uint32_t> consumed() const;
   int opens() const { return opens_; }
   int closes() const { return closes_; }
+  int progress_requests() const { return progress_requests_; }
 
  private:
   class Connection;
@@ -56,6 +59,7 @@ class DaemonFake {
   std::shared_ptr<DaemonLoss> loss_;
   std::atomic<int> opens_ = 0;
   std::atomic<int> closes_ = 0;
+  std::atomic<int> progress_requests_ = 0;
 
   mutable absl::Mutex mutex_;
   DaemonOpenRequest request_ ABSL_GUARDED_BY(mutex_);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "client/src/shard_reader.h"
 #include "client/src/slice_state.h"
 
 #include "common/cached_bytes.h"
@@ -24,6 +25,10 @@ namespace {
 // How often WaitUntilStaged asks the daemon.
 constexpr absl::Duration kProgressPeriod = absl::Milliseconds(250);
 constexpr absl::Duration kSettledPause = absl::Milliseconds(10);
+// How often the daemon is asked whether it has seen the demand, where the board shows as resident
+// what is not in memory: what it says by itself meanwhile looks like an answer to the first
+// question.
+constexpr int kDemandQuestionsMax = 2;
 
 // Threads that bring in blocks for ranks that read by themselves: of all ranks of a node together,
 // and of each. One has 2 MiB in flight, and 16 of them as much as the window of read-ahead.
@@ -192,7 +197,8 @@ absl::StatusOr<std::shared_ptr<LoadSession>> LoadSession::Open(const std::string
   RETURN_IF_ERROR(demanded);
   if (session->extents_ != nullptr && session->demand_.has_value()) {
     session->daemon_->SendDemand(*session->demand_);
-    session->AwaitDemandSeen();
+    session->demand_sent_at_ = absl::Now();
+    session->demand_seen_ = !session->AnyDemandedBegun();
   }
   session->MakeReadAhead(options);
   return session;
@@ -316,13 +322,25 @@ absl::Status LoadSession::AddDemand(size_t tensor_index, absl::Span<const Range>
   return absl::OkStatus();
 }
 
-void LoadSession::AwaitDemandSeen() const {
-  bool begun = false;
-  for (const auto& [first, last] : DemandedExtents()) {
-    begun = begun || extents_->AnyBegun(first, last);
+bool LoadSession::AnyDemandedBegun() const {
+  const auto demanded = DemandedExtents();
+  return std::any_of(demanded.begin(), demanded.end(), [this](const auto& range) {
+    return extents_->AnyBegun(range.first, range.second);
+  });
+}
+
+bool LoadSession::BoardHolds(uint32_t shard_index, uint64_t begin, uint64_t end) const {
+  if (demand_seen_.load(std::memory_order_relaxed)) return true;
+  if (absl::Now() < demand_sent_at_ + kProgressPeriod) {
+    return IsCached(files_->shards()[shard_index], begin, end);
   }
+  demand_seen_.store(true, std::memory_order_relaxed);
+  return true;
+}
+
+void LoadSession::AwaitDemandSeen(absl::Time deadline) const {
   // Whatever it answers, and should it not answer, nothing comes of it but some bytes more.
-  if (begun) (void)daemon_->GetProgress(absl::Now() + kProgressPeriod);
+  (void)daemon_->GetProgress(std::min(deadline, demand_sent_at_ + kProgressPeriod));
 }
 
 void LoadSession::MakeReadAhead(const SessionOptions& options) {
@@ -518,7 +536,16 @@ absl::StatusOr<Reader> LoadSession::WaitForBytes(uint32_t shard_index, uint64_t 
   RETURN_IF_ERROR(CheckUsable());
   if (extents_ == nullptr || loss_->lost()) return Reader::kSelf;
   if (IsThereAlready(shard_index, begin, end)) return Reader::kDaemon;
-  return extents_->Wait(shard_index, begin, end, ahead_end, deadline);
+  for (int asked = 0;; ++asked) {
+    ASSIGN_OR_RETURN(const Reader reader,
+                     extents_->Wait(shard_index, begin, end, ahead_end, deadline));
+    if (reader == Reader::kSelf || BoardHolds(shard_index, begin, end)) return reader;
+    if (asked == kDemandQuestionsMax) {
+      demand_seen_.store(true, std::memory_order_relaxed);
+      return reader;
+    }
+    AwaitDemandSeen(deadline);
+  }
 }
 
 }  // namespace forestage

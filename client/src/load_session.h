@@ -99,9 +99,13 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   absl::StatusOr<SlicePlan> PlanSlice(size_t tensor_index, absl::Span<const Range> ranges) const;
   // Of what this rank demands; ranges may overlap.
   std::vector<std::pair<uint64_t, uint64_t>> DemandedExtents() const;
-  // The board may show extents as resident that are so for what other ranks demand of them: then
-  // waits, for a short time at most, until the daemon has seen what this rank demands of them.
-  void AwaitDemandSeen() const;
+  // Whether the daemon reads, or has read, something of what this rank demands.
+  bool AnyDemandedBegun() const;
+  // Whether what the board shows as resident of these bytes is all that this rank demands of them,
+  // and not only what others do.
+  bool BoardHolds(uint32_t shard_index, uint64_t begin, uint64_t end) const;
+  // Waits, for a short time at most, until the daemon has seen what this rank demands.
+  void AwaitDemandSeen(absl::Time deadline) const;
   void MakeReadAhead(const SessionOptions& options);
   // Whether these bytes seem to be in memory although the daemon has not looked yet.
   bool IsThereAlready(uint32_t shard_index, uint64_t begin, uint64_t end) const;
@@ -124,6 +128,10 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   // For what the daemon does not read.
   std::unique_ptr<BlockFiller> filler_;
   std::unique_ptr<ReadAhead> read_ahead_;  // uses filler_
+  absl::Time demand_sent_at_ = absl::InfinitePast();
+
+  // The daemon has seen this rank's demand, as far as is known.
+  mutable std::atomic<bool> demand_seen_ = true;
 
   std::atomic<bool> closed_ = false;
 };

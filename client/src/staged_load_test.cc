@@ -7,6 +7,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <thread>
 
@@ -22,6 +23,7 @@
 
 #include "common/status_macros.h"
 #include "common/status_matchers.h"
+#include "common/unique_fd.h"
 
 namespace forestage {
 namespace {
@@ -58,6 +60,33 @@ class StagedLoadTest : public ::testing::Test {
       std::vector<std::byte> copy(bytes.size());
       ASSERT_OK(slice.CopyTo(absl::MakeSpan(copy)));
       EXPECT_TRUE(copy == bytes) << name;
+    }
+  }
+
+  static std::vector<ChosenSlice> WholeCatalog(const Catalog& catalog) {
+    std::vector<ChosenSlice> all;
+    for (size_t i = 0; i < catalog.tensor_count(); ++i) {
+      all.push_back({.tensor_index = i, .ranges = {}});
+    }
+    return all;
+  }
+
+  // Nothing of the checkpoint is in memory.
+  void Evict() const {
+    for (size_t i = 0; i < 2; ++i) {
+      const UniqueFd fd(open(checkpoint_.ShardPath(i).c_str(), O_RDONLY | O_CLOEXEC));
+      ASSERT_TRUE(fd.valid());
+      ASSERT_EQ(fsync(fd.get()), 0);
+      ASSERT_EQ(posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+    }
+  }
+
+  // All of it is.
+  void ReadAll() const {
+    for (size_t i = 0; i < 2; ++i) {
+      std::ifstream file(checkpoint_.ShardPath(i), std::ios::binary);
+      const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+      EXPECT_EQ(bytes.size(), std::filesystem::file_size(checkpoint_.ShardPath(i)));
     }
   }
 
@@ -202,6 +231,71 @@ TEST_F(StagedLoadTest, LetsTheRankChooseItsDemandWhenItKnowsTheCatalog) {
   EXPECT_THAT(Open(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("index 6")));
   options.demand.emplace();
   EXPECT_THAT(Open(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("demand")));
+}
+
+// What others brought in is in memory: nobody is asked, whatever the daemon has seen.
+TEST_F(StagedLoadTest, BelievesTheBoardOfWhatIsInMemoryWithoutAskingTheDaemon) {
+  SessionOptions options;
+  options.choose_demand = [this](const Catalog& catalog) {
+    daemon_.SetAll(ExtentState::kResident);
+    return WholeCatalog(catalog);
+  };
+  ASSERT_OK_AND_ASSIGN(auto session, Open(options));
+  ExpectAllBytes(*session);
+  EXPECT_EQ(daemon_.progress_requests(), 0);
+  EXPECT_THAT(daemon_.urgent(), IsEmpty());
+}
+
+// An extent may be resident for what others demand of it.
+TEST_F(StagedLoadTest, AsksOnceWhetherItsDemandWasSeenWhereTheBoardSaysMoreThanIsInMemory) {
+  Evict();
+  daemon_.on_urgent = [this](DaemonFake& daemon, absl::Span<const uint64_t> indexes) {
+    ReadAll();
+    StageUrgent(daemon, indexes);
+  };
+  daemon_.on_progress = [](DaemonFake& daemon) { daemon.SetAll(ExtentState::kQueued); };
+  SessionOptions options;
+  options.choose_demand = [this](const Catalog& catalog) {
+    daemon_.SetAll(ExtentState::kResident);
+    return WholeCatalog(catalog);
+  };
+  ASSERT_OK_AND_ASSIGN(auto session, Open(options));
+  // No open waits for that.
+  EXPECT_EQ(daemon_.progress_requests(), 0);
+  ExpectAllBytes(*session);
+  EXPECT_EQ(daemon_.progress_requests(), 1);
+  EXPECT_THAT(daemon_.urgent(), Not(IsEmpty()));
+}
+
+// What the daemon says by itself may be taken for the answer: then it is asked once more.
+TEST_F(StagedLoadTest, AsksAgainWhereTheAnswerChangedNothing) {
+  Evict();
+  daemon_.on_urgent = [this](DaemonFake& daemon, absl::Span<const uint64_t> indexes) {
+    ReadAll();
+    StageUrgent(daemon, indexes);
+  };
+  daemon_.on_progress = [](DaemonFake& daemon) {
+    if (daemon.progress_requests() == 2) daemon.SetAll(ExtentState::kQueued);
+  };
+  SessionOptions options;
+  options.choose_demand = [this](const Catalog& catalog) {
+    daemon_.SetAll(ExtentState::kResident);
+    return WholeCatalog(catalog);
+  };
+  ASSERT_OK_AND_ASSIGN(auto session, Open(options));
+  ExpectAllBytes(*session);
+  EXPECT_EQ(daemon_.progress_requests(), 2);
+  EXPECT_THAT(daemon_.urgent(), Not(IsEmpty()));
+}
+
+TEST_F(StagedLoadTest, AsksNothingWhereNothingOfItsDemandWasBegun) {
+  Evict();
+  daemon_.on_urgent = StageUrgent;
+  SessionOptions options;
+  options.choose_demand = &StagedLoadTest::WholeCatalog;
+  ASSERT_OK_AND_ASSIGN(auto session, Open(options));
+  ExpectAllBytes(*session);
+  EXPECT_EQ(daemon_.progress_requests(), 0);
 }
 
 TEST_F(StagedLoadTest, MarksEachTensorConsumedOnce) {

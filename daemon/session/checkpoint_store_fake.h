@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,15 @@ class StagedCheckpointFake : public StagedCheckpoint {
   void RemoveSession(SessionId session) override {
     absl::MutexLock lock(&mutex_);
     demanded_.erase(session);
+    holding_.erase(session);
+  }
+  void HoldReadAhead(SessionId session) override {
+    absl::MutexLock lock(&mutex_);
+    holding_.insert(session);
+  }
+  void ReleaseReadAhead(SessionId session) override {
+    absl::MutexLock lock(&mutex_);
+    holding_.erase(session);
   }
   StagingProgress progress() const override {
     absl::MutexLock lock(&mutex_);
@@ -83,6 +93,11 @@ class StagedCheckpointFake : public StagedCheckpoint {
   size_t sessions_demanding() const {
     absl::MutexLock lock(&mutex_);
     return demanded_.size();
+  }
+  // Those for which nothing is read ahead now.
+  std::set<SessionId> holding() const {
+    absl::MutexLock lock(&mutex_);
+    return holding_;
   }
   void SetCachedBytes(uint64_t bytes) {
     absl::MutexLock lock(&mutex_);
@@ -119,6 +134,7 @@ class StagedCheckpointFake : public StagedCheckpoint {
   mutable absl::Mutex mutex_;
   std::map<SessionId, size_t> demanded_ ABSL_GUARDED_BY(mutex_);
   std::map<SessionId, size_t> urgent_ ABSL_GUARDED_BY(mutex_);
+  std::set<SessionId> holding_ ABSL_GUARDED_BY(mutex_);
   StagingProgress progress_ ABSL_GUARDED_BY(mutex_);
   uint64_t cached_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };

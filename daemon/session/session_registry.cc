@@ -85,6 +85,8 @@ struct SessionRegistry::Session {
 
   // Null until ready.
   std::shared_ptr<StagedCheckpoint> staged;
+  // Has not had its first tensor; not of who only stages.
+  bool opening = false;
   // The daemon may read ahead for it.
   bool reading = false;
   // Of the checkpoint's pages in memory. Null: not reading, or nobody counts.
@@ -189,6 +191,7 @@ absl::StatusOr<SessionId> SessionRegistry::Open(const SessionTerms& terms, const
   session->group_key = std::move(key);
   session->opened_at = options_.now();
   session->charge = std::move(charge);
+  StartOpening(*session);
   session->listener->OnOpened(token);
   tokens_[token] = id;
   sessions_[id] = std::move(session);
@@ -466,6 +469,11 @@ void SessionRegistry::StartReading(Group& group) {
                                               session.staged->CacheableBytes());
     }
     session.reading = true;
+    for (const auto& [other_id, other] : sessions_) {
+      if (other->opening && other->group_key == session.group_key) {
+        session.staged->HoldReadAhead(other_id);
+      }
+    }
     group.NoteReadingBegan();
     if (!session.terms.demand_follows) session.staged->AddDemandForEverything(session.id);
   }
@@ -499,7 +507,10 @@ void SessionRegistry::GiveOutcomes(Group& group) {
   for (const Group::Outcome& outcome : group.TakeOutcomes(options_.now())) {
     Session& session = *Find(outcome.session);
     const SessionDecision& decision = outcome.decision;
-    if (decision.effective == SessionPolicy::kNative) StopReadingFor(session);
+    if (decision.effective == SessionPolicy::kNative) {
+      StopReadingFor(session);
+      StopOpening(session);
+    }
     session.decision = decision;
     spdlog::info(
         "decision group=\"{}\" nonce=\"{}\" path=\"{}\" rank={} size={} pid={} uid={} requested={} "
@@ -521,9 +532,34 @@ void SessionRegistry::GiveOutcomes(Group& group) {
 void SessionRegistry::StopReadingFor(Session& session) {
   if (!session.reading) return;
   session.reading = false;
+  for (const auto& [other_id, other] : sessions_) {
+    if (other->group_key == session.group_key) session.staged->ReleaseReadAhead(other_id);
+  }
   session.staged->RemoveSession(session.id);
   session.lease = nullptr;
   session.staged_hold = nullptr;
+}
+
+template <typename Body>
+void SessionRegistry::ForEachReader(const GroupKey& group, const Body& body) {
+  for (const auto& [id, session] : sessions_) {
+    if (session->reading && session->group_key == group) body(*session);
+  }
+}
+
+void SessionRegistry::StartOpening(Session& session) {
+  // Who is alone and wants everything may never say that it has a tensor: it stages.
+  if (session.terms.local_size == 1 && !session.terms.demand_follows) return;
+  session.opening = true;
+  ForEachReader(session.group_key,
+                [&](const Session& reader) { reader.staged->HoldReadAhead(session.id); });
+}
+
+void SessionRegistry::StopOpening(Session& session) {
+  if (!session.opening) return;
+  session.opening = false;
+  ForEachReader(session.group_key,
+                [&](const Session& reader) { reader.staged->ReleaseReadAhead(session.id); });
 }
 
 void SessionRegistry::WhenReady(SessionId id,
@@ -603,6 +639,7 @@ void SessionRegistry::MarkConsumed(SessionId id, absl::Span<const uint32_t> tens
     bytes += tensor.end - tensor.begin;
   }
   session->consumed_bytes += bytes;
+  if (!tensor_indexes.empty()) StopOpening(*session);
   if (observer_ != nullptr) observer_->OnConsumed(bytes);
 }
 
@@ -696,6 +733,7 @@ void SessionRegistry::End(SessionId id, absl::string_view outcome, const absl::S
   exit_watch_.Forget(id);
   lending_.Leave(id);
   const auto group = groups_.find(session->group_key);
+  StopOpening(*session);
   StopReadingFor(*session);
   group->second->Leave(id);
   if (group->second->empty()) {

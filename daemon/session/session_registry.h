@@ -258,6 +258,12 @@ class SessionRegistry {
   void AskAdmission(Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveOutcomes(Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StopReadingFor(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Calls `body` with each session of this group that is read for.
+  template <typename Body>
+  void ForEachReader(const GroupKey& group, const Body& body) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What is staged for its group waits for this session, which opens; until StopOpening.
+  void StartOpening(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StopOpening(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(SessionId id, absl::string_view outcome, const absl::Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndInvalid(SessionId id, absl::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

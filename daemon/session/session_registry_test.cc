@@ -293,6 +293,53 @@ TEST_F(SessionRegistryTest, EagerSessionGetsItsEventsInOrder) {
               ElementsAre("opened", "checkpoint 2", "decision rank_striped_read_ahead", "ended"));
 }
 
+TEST_F(SessionRegistryTest, WhatIsStagedForAGroupWaitsForRanksThatOpenUntilEachHasATensor) {
+  const Opened first = OpenReady(Terms(0, 3));
+  first.listener->WaitForDecision();
+  const std::shared_ptr<StagedCheckpointFake> staged = store_.checkpoint(1);
+  EXPECT_THAT(staged->holding(), ElementsAre(first.id));
+  // From its open on, and not only when it is ready.
+  const Opened second = Open(Terms(1, 3));
+  EXPECT_THAT(staged->holding(), ElementsAre(first.id, second.id));
+  registry_.MarkConsumed(first.id, {});
+  EXPECT_THAT(staged->holding(), ElementsAre(first.id, second.id));
+  registry_.MarkConsumed(first.id, {0});
+  EXPECT_THAT(staged->holding(), ElementsAre(second.id));
+  SendShards(second);
+  second.listener->WaitForDecision();
+  EXPECT_THAT(staged->holding(), ElementsAre(second.id));
+  registry_.MarkConsumed(second.id, {1});
+  EXPECT_TRUE(staged->holding().empty());
+  const Opened third = Open(Terms(2, 3));
+  EXPECT_THAT(staged->holding(), ElementsAre(third.id));
+  registry_.Close(third.id);
+  EXPECT_TRUE(staged->holding().empty());
+}
+
+TEST_F(SessionRegistryTest, WhoOpensBeforeAnybodyIsReadyIsWaitedForToo) {
+  const Opened first = Open(Terms(0, 2));
+  const Opened second = OpenReady(Terms(1, 2));
+  second.listener->WaitForDecision();
+  const std::shared_ptr<StagedCheckpointFake> staged = store_.checkpoint(1);
+  EXPECT_THAT(staged->holding(), ElementsAre(first.id, second.id));
+  // Nobody reads for the group any more.
+  registry_.Close(second.id);
+  EXPECT_TRUE(staged->holding().empty());
+}
+
+TEST_F(SessionRegistryTest, WhoIsAloneIsWaitedForIfItHasADemandAndNotIfItOnlyStages) {
+  SessionTerms terms = Terms(0, 1);
+  const Opened stages = OpenReady(terms);
+  stages.listener->WaitForDecision();
+  const std::shared_ptr<StagedCheckpointFake> staged = store_.checkpoint(1);
+  EXPECT_TRUE(staged->holding().empty());
+  terms.group_name = "other";
+  terms.demand_follows = true;
+  const Opened loads = OpenReady(terms);
+  loads.listener->WaitForDecision();
+  EXPECT_THAT(staged->holding(), ElementsAre(loads.id));
+}
+
 TEST_F(SessionRegistryTest, LendsWhatASessionOfTheSameUserHasSent) {
   const Opened first = Open(Terms(0, 3));
   Loans loans = Borrow(first).get();

@@ -50,7 +50,7 @@ void Lane::Run(const std::shared_ptr<Body>& body) {
       if (reader.in_flight() == 0) break;
       if (!std::exchange(cancelled, true)) reader.Cancel();
     }
-    for (const ReadResult& result : reader.Wait(absl::InfiniteFuture())) {
+    for (const ReadResult& result : reader.Wait(stager.NextTake())) {
       stager.Finish(body->index, result);
     }
   }

@@ -88,6 +88,11 @@ class StagedCheckpoint {
   virtual void AddUrgent(SessionId session, absl::Span<const uint64_t> extent_indexes) = 0;
   // The session is gone; what nobody else demands and no lane has begun is not read any more.
   virtual void RemoveSession(SessionId session) = 0;
+  // A session opens that wants of this checkpoint, or may. Until it has what it came for, for a
+  // short time at most, only what is urgent is read where that takes processors from those who
+  // open. Such a session need not demand anything.
+  virtual void HoldReadAhead(SessionId /*session*/) {}
+  virtual void ReleaseReadAhead(SessionId /*session*/) {}
 
   virtual StagingProgress progress() const = 0;
   // Bytes of the files that the page cache takes memory for: all but those of file systems that

@@ -42,6 +42,7 @@ Stager::Stager(Options options)
       board_(std::move(options.board)),
       waker_(std::make_shared<LaneWaker>()),
       lane_bytes_(options.lane_count, 0),
+      hold_(options.hold_max),
       observer_(options.observer) {
   CHECK(board_->extent_count() == extents_.extent_count() && options.lane_count > 0);
   std::vector<uint64_t> devices;
@@ -51,7 +52,11 @@ Stager::Stager(Options options)
     if (known == devices.end()) devices.push_back(file->identity().device);
   }
   for (const uint64_t device : devices) {
-    parts_.emplace_back(options.budget->Join(device, waker_), extents_);
+    const bool may_be_held = absl::c_any_of(files_, [&](const std::unique_ptr<ShardFile>& file) {
+      return file->identity().device == device &&
+             file->probe().mount.magic == options.held_file_system;
+    });
+    parts_.emplace_back(options.budget->Join(device, waker_), may_be_held, extents_);
   }
 }
 
@@ -128,7 +133,28 @@ void Stager::RemoveSession(SessionId session) {
     }
     if (!part.queue.HasQueued()) part.share->Withdraw();
   }
+  if (hold_.End(session, absl::Now())) waker_->WakeAll();
   if (IsComplete()) completed_ = std::min(completed_, absl::Now());
+}
+
+void Stager::HoldReadAhead(SessionId session) {
+  absl::MutexLock lock(&mutex_);
+  hold_.Begin(session, absl::Now());
+  if (!hold_.holds(absl::Now())) return;
+  for (MountPart& part : parts_) {
+    // Others on the mount need not leave it the place that it was refused.
+    if (part.may_be_held) part.share->Withdraw();
+  }
+}
+
+void Stager::ReleaseReadAhead(SessionId session) {
+  absl::MutexLock lock(&mutex_);
+  if (hold_.End(session, absl::Now())) waker_->WakeAll();
+}
+
+absl::Time Stager::NextTake() const {
+  absl::MutexLock lock(&mutex_);
+  return hold_.EndsAt(absl::Now());
 }
 
 void Stager::OnDemandChanged() {
@@ -294,7 +320,8 @@ std::optional<ReadRequest> Stager::Take(size_t lane) {
     MountPart& part = parts_[next_part_];
     next_part_ = (next_part_ + 1) % parts_.size();
     // A rank waits for what is urgent: it must not wait for the reads before it too.
-    if (!part.queue.IsUrgent() && !LaneMayTake(lane, part)) continue;
+    const bool held = part.may_be_held && hold_.holds(absl::Now());
+    if (!part.queue.IsUrgent() && (held || !LaneMayTake(lane, part))) continue;
     std::optional<ReadRequest> request = TakeFrom(part, lane);
     if (request.has_value()) return request;
   }

@@ -16,11 +16,14 @@
 #include "absl/types/span.h"
 
 #include "checkpoint/extent.h"
+#include "common/file_system_magic.h"
 #include "common/recent_rate.h"
 #include "common/staging_board.h"
+#include "daemon/limits.h"
 #include "daemon/staging/demand_queue.h"
 #include "daemon/staging/flight_budget.h"
 #include "daemon/staging/lane_waker.h"
+#include "daemon/staging/read_ahead_hold.h"
 #include "daemon/staging/staged_checkpoint.h"
 #include "daemon/storage/shard_file.h"
 #include "daemon/storage/storage_reader.h"
@@ -41,6 +44,9 @@ class Stager {
     std::shared_ptr<StagingBoard> board;
     // May be null; see AbandonObserver.
     StagingObserver* observer = nullptr;
+    // Files of file systems of this type (statfs) are not read ahead while ranks open.
+    uint32_t held_file_system = kFuseMagic;
+    absl::Duration hold_max = kReadAheadHoldMax;
   };
   // Requires: the board has as many extents as the files.
   explicit Stager(Options options);
@@ -61,6 +67,9 @@ class Stager {
   void AddDemandForEverything(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddUrgent(SessionId session, absl::Span<const uint64_t> extents) ABSL_LOCKS_EXCLUDED(mutex_);
   void RemoveSession(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
+  // See StagedCheckpoint.
+  void HoldReadAhead(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ReleaseReadAhead(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
 
   uint64_t CacheableBytes() const;
   uint64_t CachedBytes() const;
@@ -80,15 +89,20 @@ class Stager {
   // The next extent for this lane; nullopt when nothing is wanted, the budget of reads in flight
   // is used up, or lanes are to end.
   std::optional<ReadRequest> Take(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
+  // When Take may give what it does not give now, though nobody wakes the lanes.
+  absl::Time NextTake() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Requires: the request of this tag was taken by this lane.
   void Finish(size_t lane, const ReadResult& result) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   // The part of the checkpoint that lies on one mount: a mount that stands still holds up no other.
   struct MountPart {
-    MountPart(std::unique_ptr<FlightBudget::Share> its_share, const ExtentMap& extents)
-        : share(std::move(its_share)), queue(extents) {}
+    MountPart(std::unique_ptr<FlightBudget::Share> its_share, bool its_may_be_held,
+              const ExtentMap& extents)
+        : share(std::move(its_share)), may_be_held(its_may_be_held), queue(extents) {}
     std::unique_ptr<FlightBudget::Share> share;
+    // While ranks open only what is urgent is read of it.
+    bool may_be_held;
     DemandQueue queue;
   };
   struct InFlight {
@@ -137,6 +151,7 @@ class Stager {
   // By lane.
   std::vector<uint64_t> lane_bytes_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, InFlight> in_flight_ ABSL_GUARDED_BY(mutex_);
+  ReadAheadHold hold_ ABSL_GUARDED_BY(mutex_);
   uint64_t read_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::string> read_errors_ ABSL_GUARDED_BY(mutex_);
   // InfiniteFuture until it happens.

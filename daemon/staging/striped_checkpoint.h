@@ -51,6 +51,8 @@ class StripedCheckpoint : public StagedCheckpoint {
   void AddDemandForEverything(SessionId session) override;
   void AddUrgent(SessionId session, absl::Span<const uint64_t> extent_indexes) override;
   void RemoveSession(SessionId session) override { stager_->RemoveSession(session); }
+  void HoldReadAhead(SessionId session) override { stager_->HoldReadAhead(session); }
+  void ReleaseReadAhead(SessionId session) override { stager_->ReleaseReadAhead(session); }
 
   uint64_t CacheableBytes() const override { return stager_->CacheableBytes(); }
   uint64_t CachedBytes() const override { return stager_->CachedBytes(); }

@@ -243,13 +243,16 @@ absl::StatusOr<std::shared_ptr<StripedCheckpoint>> StripedCheckpointStore::Build
                    StagingBoard::Create({.extent_count = extent_count,
                                          .extent_bytes = options_.extent_bytes,
                                          .generation = generation_}));
-  auto made = std::make_shared<Stager>(Stager::Options{.path_label = path_label,
-                                                       .files = std::move(files),
-                                                       .extent_bytes = options_.extent_bytes,
-                                                       .budget = budget_,
-                                                       .lane_count = lane_count,
-                                                       .board = std::move(board),
-                                                       .observer = options_.observer});
+  auto made =
+      std::make_shared<Stager>(Stager::Options{.path_label = path_label,
+                                               .files = std::move(files),
+                                               .extent_bytes = options_.extent_bytes,
+                                               .budget = budget_,
+                                               .lane_count = lane_count,
+                                               .board = std::move(board),
+                                               .observer = options_.observer,
+                                               .held_file_system = options_.held_file_system,
+                                               .hold_max = options_.hold_max});
   *stager = made;
   return StripedCheckpoint::Create({.path_label = path_label,
                                     .catalog_bytes = std::move(catalog),

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
+#include "common/file_system_magic.h"
 #include "daemon/config.h"
 #include "daemon/limits.h"
 #include "daemon/staging/header_quota.h"
@@ -43,6 +44,9 @@ class StripedCheckpointStore : public CheckpointStore {
     uint64_t header_bytes_max = kHeldHeaderBytesMax;
     // May be null; else outlives the store and every checkpoint it gave out.
     StagingObserver* observer = nullptr;
+    // See Stager::Options.
+    uint32_t held_file_system = kFuseMagic;
+    absl::Duration hold_max = kReadAheadHoldMax;
     ReaderSelection reader;
   };
   // Chooses the reader too: fails where the configuration asks for one that is refused.

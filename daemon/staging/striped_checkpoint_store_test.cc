@@ -9,7 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include <sys/vfs.h>
 
+#include "common/file_system_magic.h"
 #include "common/memfd.h"
 #include "common/staging_board.h"
 #include "common/status_matchers.h"
@@ -77,6 +79,11 @@ class StripedCheckpointStoreTest : public ::testing::TestWithParam<ReaderChoice>
     auto selection = SelectReader(GetParam());
     EXPECT_OK(selection);
     inner_ = *selection;
+    MakeStore(kFuseMagic, kReadAheadHoldMax);
+  }
+
+  // Files of such file systems are not read ahead while ranks open, for so long at most.
+  void MakeStore(uint32_t held_file_system, absl::Duration hold_max) {
     ReaderSelection faulty = inner_;
     faulty.make_reader = [this]() -> absl::StatusOr<std::unique_ptr<StorageReader>> {
       auto reader = inner_.make_reader();
@@ -88,9 +95,16 @@ class StripedCheckpointStoreTest : public ::testing::TestWithParam<ReaderChoice>
                                                  .in_flight_bytes_max = 4 * kExtent,
                                                  .node_in_flight_bytes_max = 8 * kExtent,
                                                  .observer = &observer_,
+                                                 .held_file_system = held_file_system,
+                                                 .hold_max = hold_max,
                                                  .reader = std::move(faulty)});
     EXPECT_OK(store);
     store_ = *std::move(store);
+  }
+  uint32_t FileSystem() {
+    struct statfs file_system = {};
+    EXPECT_EQ(statfs(directory_.path().c_str(), &file_system), 0);
+    return static_cast<uint32_t>(file_system.f_type);
   }
 
   absl::StatusOr<std::shared_ptr<StagedCheckpoint>> Acquire(absl::Span<const std::string> names,
@@ -243,6 +257,47 @@ TEST_P(StripedCheckpointStoreTest, AnUrgentExtentOvertakesTheQueue) {
   EXPECT_EQ(WaitFor(*board, 15), ExtentState::kResident);
   WaitForAll(*board);
   EXPECT_EQ(observer_.demanded(), 1);
+}
+
+TEST_P(StripedCheckpointStoreTest, WhileRanksOpenOnlyWhatIsUrgentIsReadOfStorageServedHere) {
+  MakeStore(FileSystem(), absl::InfiniteDuration());
+  const auto names = WriteCheckpointForTest(directory_, 1, 1, 16 * kExtent);
+  const auto checkpoint = MustAcquire(names);
+  const auto board = BoardOf(*checkpoint);
+  checkpoint->HoldReadAhead(2);
+  checkpoint->AddDemandForEverything(1);
+  checkpoint->AddUrgent(1, {5, 3});
+  EXPECT_EQ(WaitFor(*board, 5), ExtentState::kResident);
+  EXPECT_EQ(WaitFor(*board, 3), ExtentState::kResident);
+  EXPECT_EQ(faults_.requests_begun(), 2u);
+  // The other one has what it came for.
+  checkpoint->HoldReadAhead(3);
+  checkpoint->ReleaseReadAhead(2);
+  checkpoint->AddUrgent(1, {9});
+  EXPECT_EQ(WaitFor(*board, 9), ExtentState::kResident);
+  EXPECT_EQ(faults_.requests_begun(), 3u);
+  // It has gone.
+  checkpoint->RemoveSession(3);
+  WaitForAll(*board);
+  EXPECT_EQ(faults_.requests_begun(), board->extent_count());
+}
+
+TEST_P(StripedCheckpointStoreTest, ReadsOnThoughARankThatOpensNeverGetsAnything) {
+  MakeStore(FileSystem(), absl::Milliseconds(1));
+  const auto names = WriteCheckpointForTest(directory_, 1, 1, 4 * kExtent);
+  const auto checkpoint = MustAcquire(names);
+  checkpoint->HoldReadAhead(2);
+  checkpoint->AddDemandForEverything(1);
+  WaitForAll(*BoardOf(*checkpoint));
+}
+
+TEST_P(StripedCheckpointStoreTest, ReadsAheadWhileRanksOpenWhereStorageIsNotServedHere) {
+  MakeStore(kFuseMagic, absl::InfiniteDuration());
+  const auto names = WriteCheckpointForTest(directory_, 1, 1, 4 * kExtent);
+  const auto checkpoint = MustAcquire(names);
+  checkpoint->HoldReadAhead(2);
+  checkpoint->AddDemandForEverything(1);
+  WaitForAll(*BoardOf(*checkpoint));
 }
 
 TEST_P(StripedCheckpointStoreTest, AFailedExtentIsToldAndCanBeDemandedAgain) {

@@ -17,10 +17,10 @@ def _all_ranks(context, daemon, directory, ranks):
 
 
 def _one_of(context, daemon, directory, ranks):
-    """Of a group whose other ranks do not come."""
+    """Of a group whose other ranks do not come; started like those of a load with --together."""
     # A rank tells its result through its descriptor 3.
     lines = programs.run([
-        "sh", "-c", 'exec "$@" 3>&1 >/dev/null', "sh", context.program("bin/forestage"), "rank",
+        "env", "LD_BIND_NOW=1", "sh", "-c", 'exec "$@" 3>&1 >/dev/null', "sh", context.program("bin/forestage"), "rank",
         f"--directory={directory}", "--rank=0", f"--ranks={ranks}", "--share=all", "--policy=auto",
         "--agreement=eager", f"--group=alone-{os.urandom(8).hex()}", "--nonce=bench",
         f"--socket={daemon.socket}"])
