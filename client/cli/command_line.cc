@@ -22,6 +22,7 @@
 #include "client/cli/rank_options.h"
 #include "client/cli/stage_command.h"
 #include "client/cli/status_command.h"
+#include "client/cli/supervised_command.h"
 #include "client/src/socket_connect.h"
 
 #include "common/socket_path.h"
@@ -67,6 +68,9 @@ struct Parsed {
   bool asks_daemon = false;
 };
 
+// How long a command may take to end in order when a signal has come.
+constexpr absl::Duration kOrderlyEndPatience = absl::Milliseconds(1500);
+
 // They stand before and after the command's name alike.
 void AddGlobalOptions(CLI::App& app, GlobalOptions& global) {
   app.add_option("--socket", global.socket_path,
@@ -104,7 +108,12 @@ void AddLs(CLI::App& app, Parsed& parsed) {
                                  "  forestage ls --json /models/llama\n");
   command->add_option("DIR", parsed.ls.directory, "Directory of the checkpoint")->required();
   command->add_option("PREFIX", parsed.ls.prefix, "Only tensors whose name begins so");
-  command->callback([&parsed] { parsed.run = [&] { return RunLs(parsed.global, parsed.ls); }; });
+  command->callback([&parsed] {
+    parsed.run = [&] {
+      return RunSupervised(parsed.global, absl::ZeroDuration(),
+                           [&](TerminationSignals&) { return RunLs(parsed.global, parsed.ls); });
+    };
+  });
 }
 
 void AddStage(CLI::App& app, Parsed& parsed) {
@@ -116,7 +125,11 @@ void AddStage(CLI::App& app, Parsed& parsed) {
   command->add_flag("--once", parsed.stage.once, "Leave when all is in memory");
   command->callback([&parsed] {
     parsed.needs_daemon = true;
-    parsed.run = [&] { return RunStage(parsed.global, parsed.stage); };
+    parsed.run = [&] {
+      return RunSupervised(parsed.global, kOrderlyEndPatience, [&](TerminationSignals& signals) {
+        return RunStage(parsed.global, parsed.stage, signals);
+      });
+    };
   });
 }
 
@@ -167,7 +180,11 @@ void AddLoad(CLI::App& app, Parsed& parsed) {
     parsed.load.share = *ShareFromName(parsed.share);
     parsed.load.policy = *PolicyFromName(parsed.policy);
     parsed.load.agreement = *AgreementFromName(parsed.agreement);
-    parsed.run = [&] { return RunLoad(parsed.global, parsed.load); };
+    parsed.run = [&] {
+      return RunSupervised(parsed.global, kOrderlyEndPatience, [&](TerminationSignals& signals) {
+        return RunLoad(parsed.global, parsed.load, signals);
+      });
+    };
   });
 }
 
@@ -217,7 +234,11 @@ void AddDoctor(CLI::App& app, Parsed& parsed) {
   command->add_option("DIR", parsed.doctor.directory, "Directory of the checkpoint")->required();
   command->callback([&parsed] {
     parsed.asks_daemon = true;
-    parsed.run = [&] { return RunDoctor(parsed.global, parsed.doctor); };
+    parsed.run = [&] {
+      return RunSupervised(parsed.global, absl::ZeroDuration(), [&](TerminationSignals&) {
+        return RunDoctor(parsed.global, parsed.doctor);
+      });
+    };
   });
 }
 
@@ -255,7 +276,11 @@ void AddDemo(CLI::App& app, Parsed& parsed) {
     parsed.demo.size_bytes = *ParseBytes(parsed.demo_size);
     parsed.demo.architecture = parsed.demo_architecture == "mixtral" ? DemoArchitecture::kMixtral
                                                                      : DemoArchitecture::kLlama;
-    parsed.run = [&] { return RunDemo(parsed.global, parsed.demo); };
+    parsed.run = [&] {
+      return RunSupervised(parsed.global, kOrderlyEndPatience, [&](TerminationSignals& signals) {
+        return RunDemo(parsed.global, parsed.demo, signals);
+      });
+    };
   });
 }
 

@@ -51,6 +51,8 @@ class SlowFileSystem {
   absl::StatusOr<std::string> Execute(const std::vector<std::string>& words);
   absl::Status Set(const std::string& name, const std::string& value);
   absl::Status SetReadAhead(uint64_t kibibytes) const;
+  // On a thread of libfuse, until the flag is off or nobody is to be served any more.
+  void WaitWhile(const std::atomic<bool>& held);
 
   const Options options_;
   std::unique_ptr<SourceTree> tree_;
@@ -63,6 +65,10 @@ class SlowFileSystem {
   std::atomic<bool> direct_io_{false};
   // For which a thread of libfuse sleeps, of which there are enough.
   std::atomic<double> attribute_latency_ms_{0};
+  // The same holds for these.
+  std::atomic<bool> hold_opens_{false};
+  std::atomic<bool> hold_stats_{false};
+  std::atomic<size_t> held_calls_{0};
   fuse_session* session_ = nullptr;
 };
 
