@@ -13,7 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   const ConfigFileText text =
       ParseConfigFile(absl::string_view(reinterpret_cast<const char*>(input), size));
   size_t line = 0;
-  std::string again;
+  // Marks of the byte order are left out at the begin of a file only.
+  std::string again = "\n";
   for (const ConfigFileEntry& entry : text.entries) {
     CHECK(entry.line > line && !entry.name.empty());
     line = entry.line;
