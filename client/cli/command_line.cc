@@ -8,7 +8,9 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/cli/byte_format.h"
 #include "client/cli/demo_command.h"
 #include "client/cli/doctor_command.h"
@@ -39,7 +41,8 @@ constexpr char kExitCodes[] =
     "  1  the operation failed; standard error says what to do\n"
     "  2  wrong usage; nothing was done\n"
     "  3  no daemon where one is needed (status, health, stage)\n"
-    "  4  load --verify found bytes that differ from the file's";
+    "  4  load --verify found bytes that differ from the file's\n"
+    "  128 + N, as shells show it: ended by signal N";
 
 std::string Footer(const char* examples) {
   return absl::StrCat("Examples:\n", examples, "\n", kExitCodes);
@@ -68,6 +71,8 @@ struct Parsed {
   bool asks_daemon = false;
 };
 
+// Of demo; far more than a small model has tensors for.
+constexpr uint64_t kShardsMax = 16384;
 // How long a command may take to end in order when a signal has come.
 constexpr absl::Duration kOrderlyEndPatience = absl::Milliseconds(1500);
 
@@ -99,6 +104,17 @@ CLI::App* AddCommand(CLI::App& app, Parsed& parsed, const char* name, const char
 std::string CheckSize(const std::string& text) {
   const absl::StatusOr<uint64_t> bytes = ParseBytes(text);
   return bytes.ok() ? std::string() : std::string(bytes.status().message());
+}
+
+// The same for a whole number, of which CLI11's own checks say nothing that helps.
+std::function<std::string(const std::string&)> CheckCount(uint64_t max) {
+  return [max](const std::string& text) {
+    uint64_t count = 0;
+    const bool digits = text.find_first_not_of("0123456789") == std::string::npos;
+    if (digits && absl::SimpleAtoi(text, &count) && count >= 1 && count <= max)
+      return std::string();
+    return absl::StrCat("'", text, "' is not a number from 1 to ", max);
+  };
 }
 
 void AddLs(CLI::App& app, Parsed& parsed) {
@@ -161,7 +177,7 @@ void AddLoad(CLI::App& app, Parsed& parsed) {
   command->add_option("DIR", load.directory, "Directory of the checkpoint")->required();
   command->add_option("--ranks", load.ranks, "Number of rank processes")
       ->required()
-      ->check(CLI::Range(uint32_t{1}, kRanksMax))
+      ->check(CheckCount(kRanksMax))
       ->type_name("N");
   AddSharingOptions(*command, parsed);
   command->add_flag("--verify", load.verify,
@@ -264,7 +280,7 @@ void AddDemo(CLI::App& app, Parsed& parsed) {
       ->type_name("SIZE")
       ->capture_default_str();
   command->add_option("--shards", demo.shard_count, "Number of weight files")
-      ->check(CLI::PositiveNumber)
+      ->check(CheckCount(kShardsMax))
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--arch", parsed.demo_architecture, "Whose names and shapes")
@@ -324,8 +340,11 @@ bool WantsJson(int argc, char** argv) {
 
 // CLI11 asks for a command where it was given a word that is none.
 std::string UsageText(const CLI::App& app, const CLI::ParseError& error) {
-  const std::vector<std::string> unknown = app.remaining();
-  if (!app.get_subcommands().empty() || unknown.empty()) return error.what();
+  // In their order, which CLI11's own message turns round.
+  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+  if (unknown.empty()) return error.what();
+  if (!app.get_subcommands().empty())
+    return absl::StrCat("not expected here: ", absl::StrJoin(unknown, " "));
   return absl::StrCat("'", unknown.front(), "' is no ",
                       absl::StartsWith(unknown.front(), "-") ? "option" : "command",
                       " of forestage");
