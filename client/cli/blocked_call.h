@@ -19,8 +19,8 @@ struct BlockedCall {
   std::string identity;
 };
 
-// Of any other thread of the process, which is this one or a child; the main thread's first. nullopt
-// when none waits for a file, or nothing can be learned. Does not wait for the file.
+// Of any other thread of the process, which is this one or a child; the main thread's first.
+// nullopt when none waits for a file, or nothing can be learned. Does not wait for the file.
 std::optional<BlockedCall> FindBlockedCall(pid_t process);
 
 }  // namespace forestage

@@ -160,6 +160,12 @@ struct FuseOperations {
     if (fuse_reply_open(request, info) != 0) self->open_files_.Remove(info->fh);
   }
 
+  static void Flush(fuse_req_t request, fuse_ino_t, fuse_file_info*) {
+    SlowFileSystem* self = FileSystemOf(request);
+    self->WaitWhile(self->hold_closes_);
+    fuse_reply_err(request, 0);
+  }
+
   static void Release(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
     FileSystemOf(request)->open_files_.Remove(info->fh);
     fuse_reply_err(request, 0);
@@ -290,6 +296,7 @@ absl::Status SlowFileSystem::Mount() {
   operations.getattr = &FuseOperations::GetAttributes;
   operations.readlink = &FuseOperations::ReadLink;
   operations.open = &FuseOperations::Open;
+  if (options_.flushes) operations.flush = &FuseOperations::Flush;
   operations.release = &FuseOperations::Release;
   operations.read = &FuseOperations::Read;
   operations.opendir = &FuseOperations::OpenDirectory;
@@ -391,7 +398,7 @@ absl::StatusOr<std::string> SlowFileSystem::Execute(const std::vector<std::strin
 
 absl::Status SlowFileSystem::Set(const std::string& name, const std::string& value) {
   if (name == "keep_cache" || name == "direct_io" || name == "interruptible" ||
-      name == "hold_opens" || name == "hold_stats") {
+      name == "hold_opens" || name == "hold_stats" || name == "hold_closes") {
     if (value != "on" && value != "off") {
       return absl::InvalidArgumentError(absl::StrCat(name, " is on or off"));
     }
@@ -400,6 +407,7 @@ absl::Status SlowFileSystem::Set(const std::string& name, const std::string& val
     if (name == "direct_io") direct_io_ = on;
     if (name == "hold_opens") hold_opens_ = on;
     if (name == "hold_stats") hold_stats_ = on;
+    if (name == "hold_closes") hold_closes_ = on;
     if (name == "interruptible") scheduler_.SetInterruptible(on);
     return absl::OkStatus();
   }

@@ -33,6 +33,8 @@ class SlowFileSystem {
     // Largest read request in bytes; 0: the kernel's own limit.
     uint32_t request_bytes_max = 0;
     double attribute_timeout_seconds = 1;
+    // Each close is a request that the closer waits for.
+    bool flushes = false;
   };
   static absl::StatusOr<std::unique_ptr<SlowFileSystem>> Create(const Options& options);
   ~SlowFileSystem();
@@ -68,6 +70,7 @@ class SlowFileSystem {
   // The same holds for these.
   std::atomic<bool> hold_opens_{false};
   std::atomic<bool> hold_stats_{false};
+  std::atomic<bool> hold_closes_{false};
   std::atomic<size_t> held_calls_{0};
   fuse_session* session_ = nullptr;
 };
