@@ -1,7 +1,5 @@
 #include "daemon/config.h"
 
-#include <cerrno>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -20,16 +18,17 @@
 #include <sys/un.h>
 
 #include "common/check.h"
-#include "common/errno_status.h"
 #include "common/loopback_address.h"
 #include "common/socket_path.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "daemon/config_file.h"
 
 namespace forestage {
 namespace {
 
 constexpr char kEnvironmentPrefix[] = "FORESTAGED_";
+constexpr char kCommandLineAdvice[] = " (forestaged --help lists all flags)";
 constexpr char kConfigFlag[] = "--config";
 constexpr char kConfigVariable[] = "FORESTAGED_CONFIG";
 
@@ -338,6 +337,7 @@ void AddOptions(CLI::App& app, std::map<size_t, std::string>& flags, std::string
       ->type_name("FILE");
   app.add_flag("--print-config", print_config,
                "Print every setting in force with its source, as a configuration file, and exit");
+  app.allow_extras();
   app.set_version_flag("--version", absl::StrCat("forestaged ", DaemonVersion()));
 }
 
@@ -362,7 +362,12 @@ absl::StatusOr<CommandLine> ReadCommandLine(const std::vector<std::string>& argu
     return line;
   } catch (const CLI::Error& error) {
     return absl::InvalidArgumentError(
-        absl::StrCat("command line: ", error.what(), " (forestaged --help lists all flags)"));
+        absl::StrCat("command line: ", error.what(), kCommandLineAdvice));
+  }
+  // CLI11's own message has them in the wrong order.
+  if (const std::vector<std::string> unknown = app.remaining(); !unknown.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("command line: unknown: ", absl::StrJoin(unknown, " "), kCommandLineAdvice));
   }
   for (size_t i = 0; i < kSettingCount; ++i) {
     const std::string flag = absl::StrCat("--", kSettings[i].name);
@@ -379,56 +384,29 @@ std::string AllNames() {
   });
 }
 
-void GatherFileItem(const CLI::ConfigItem& item, const std::string& source, Gathering& gathering) {
-  if (!item.parents.empty()) {
-    // CLI11 marks the borders of a section by items of its own.
-    if (item.name != "--") {
-      gathering.errors.push_back(absl::StrCat(source, ": section '",
-                                              absl::StrJoin(item.parents, "."),
-                                              "' is unknown; settings stand outside of sections"));
-    }
-    return;
-  }
-  const size_t index = IndexOf(item.name);
-  if (index == kSettingCount) {
-    gathering.errors.push_back(
-        absl::StrCat(source, ": setting '", item.name, "' is unknown; known are ", AllNames()));
-    return;
-  }
-  const bool again = absl::c_any_of(gathering.values, [&](const GivenValue& value) {
-    return value.setting_index == index && value.source == source;
-  });
-  if (again || item.inputs.size() != 1) {
-    gathering.errors.push_back(
-        absl::StrCat(source, ": setting '", item.name, "' has not exactly one value"));
-    return;
-  }
-  gathering.values.push_back({index, item.inputs.front(), source});
-}
-
 // Requires: `gathering` has no values yet.
 void GatherFile(const std::string& path, bool must_exist, Gathering& gathering) {
   const std::string source = absl::StrCat("file ", path);
-  errno = 0;
-  std::ifstream input(path);
-  if (!input.is_open()) {
-    const int error_number = errno == 0 ? EIO : errno;
-    if (error_number == ENOENT && !must_exist) return;
-    gathering.errors.push_back(std::string(ErrnoStatus(error_number, source).message()));
+  const absl::StatusOr<std::string> bytes = ReadConfigFile(path);
+  if (!bytes.ok()) {
+    if (absl::IsNotFound(bytes.status()) && !must_exist) return;
+    gathering.errors.push_back(absl::StrCat("file ", bytes.status().message()));
     return;
   }
-  std::vector<CLI::ConfigItem> items;
-  try {
-    items = CLI::ConfigTOML().from_config(input);
-  } catch (const CLI::Error& error) {
-    gathering.errors.push_back(absl::StrCat(source, ": ", error.what()));
-    return;
+  const ConfigFileText text = ParseConfigFile(*bytes);
+  for (const std::string& error : text.errors) {
+    gathering.errors.push_back(absl::StrCat(source, ", ", error));
   }
-  if (input.bad()) {
-    gathering.errors.push_back(absl::StrCat(source, " cannot be read; is it a regular file?"));
-    return;
+  for (const ConfigFileEntry& entry : text.entries) {
+    const std::string place = absl::StrCat(source, ", line ", entry.line);
+    const size_t index = IndexOf(entry.name);
+    if (index < kSettingCount) {
+      gathering.values.push_back({index, entry.value, place});
+    } else if (!entry.in_section) {
+      gathering.errors.push_back(
+          absl::StrCat(place, ": setting '", entry.name, "' is unknown; known are ", AllNames()));
+    }
   }
-  for (const CLI::ConfigItem& item : items) GatherFileItem(item, source, gathering);
 }
 
 void GatherEnvironment(const std::vector<std::string>& environment, Gathering& gathering) {
@@ -546,7 +524,8 @@ void WarnTogether(const StartRequest& request, std::vector<std::string>& warning
 std::string SettingsAsConfigFile(const std::vector<EffectiveSetting>& settings) {
   std::string text;
   for (const EffectiveSetting& setting : settings) {
-    absl::StrAppend(&text, setting.name, " = \"", setting.value, "\"  # ", setting.source, "\n");
+    absl::StrAppend(&text, setting.name, " = ", QuoteConfigValue(setting.value), "  # ",
+                    setting.source, "\n");
   }
   return text;
 }

@@ -81,7 +81,7 @@ struct StartInputs {
 struct EffectiveSetting {
   std::string name;
   std::string value;
-  // "default", "file PATH", "environment FORESTAGED_X" or "flag --x".
+  // "default", "file PATH, line 3", "environment FORESTAGED_X" or "flag --x".
   std::string source;
 };
 
@@ -98,8 +98,9 @@ struct StartRequest {
 };
 
 // Reads all settings: a flag counts before the environment, this before the file, this before the
-// default. INVALID_ARGUMENT has one line for each wrong setting: its name, its source, what is
-// allowed. A wrong value is an error also where another source overrides it. Blocks on the file.
+// default. INVALID_ARGUMENT has one line for each wrong setting and each wrong line of the file:
+// its name, its source, what is allowed. A wrong value is an error also where another source
+// overrides it. Blocks on the file.
 absl::StatusOr<StartRequest> ReadStartRequest(const StartInputs& inputs);
 
 // The table of settings as docs/configuration.md has it.

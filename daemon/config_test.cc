@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 #include "common/generated_section.h"
 #include "common/status_matchers.h"
@@ -121,7 +122,7 @@ TEST_F(ConfigTest, FlagCountsBeforeEnvironmentBeforeFileBeforeDefault) {
   EXPECT_EQ(request.config.extent_bytes, 1048576u);
   EXPECT_EQ(Find(request, "lanes-max").source, "flag --lanes-max");
   EXPECT_EQ(Find(request, "sessions-max").source, "environment FORESTAGED_SESSIONS_MAX");
-  EXPECT_EQ(Find(request, "extent-size").source, absl::StrCat("file ", file()));
+  EXPECT_EQ(Find(request, "extent-size").source, absl::StrCat("file ", file(), ", line 4"));
   EXPECT_EQ(Find(request, "reader").source, "default");
 }
 
@@ -240,19 +241,49 @@ TEST_F(ConfigTest, UnknownFlagsAndKeysAreErrors) {
 
 TEST_F(ConfigTest, FileKeysOutsideTheFormatAreErrors) {
   const std::pair<const char*, const char*> cases[] = {
-      {"[daemon]\nlanes-max = 2\n", "section 'daemon'"},
-      {"daemon.lanes-max = 2\n", "section 'daemon'"},
-      {"lanes-max = 2\nlanes-max = 3\n", "not exactly one value"},
-      {"lanes-max = 2\nsessions-max = 3\nlanes-max = 3\n", "not exactly one value"},
-      {"lanes-max = [2, 3]\n", "not exactly one value"},
-      {"lanes-max\n", "is 'true'"},
-      {"lanes-max =\n", "lanes-max"},
+      {"[daemon]\nlanes-max = 2\n", ", line 1: '[daemon]' begins a section"},
+      {"[default]\nlanes-max = 2\n", ", line 1: '[default]' begins a section"},
+      {"daemon.lanes-max = 2\n", ", line 1: setting 'daemon.lanes-max' is unknown"},
+      {"lanes-max = 2\nlanes-max = 3\n", ", line 2: 'lanes-max' stands on line 1 already"},
+      {"lanes-max = [2, 3]\n", "'lanes-max' takes one value"},
+      {"lanes-max\n", "'lanes-max' has no value"},
+      {"lanes-max = 0\n", ", line 1) is '0'; allowed: a number from 1 to 64"},
       {"config = \"/x\"\n", "'config' is unknown"},
   };
   for (const auto& [text, why] : cases) {
     WriteFile(text);
-    EXPECT_THAT(Read({}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why))) << text;
+    EXPECT_THAT(Read({}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                   AllOf(HasSubstr(file()), HasSubstr(why), Not(HasSubstr("\n")))))
+        << text;
   }
+}
+
+TEST_F(ConfigTest, AllThatIsWrongInAFileIsToldAtOnce) {
+  WriteFile(
+      "[nothing]\n"
+      "lanes-max = 0\n"
+      "surprise = 1\n"
+      "; old\n"
+      "reader\n");
+  const absl::Status status = Read({"--sessions-max=0"}).status();
+  const std::vector<std::string> lines = absl::StrSplit(status.message(), '\n');
+  EXPECT_THAT(lines, ElementsAre(HasSubstr("line 1: '[nothing]'"), HasSubstr("line 4: a comment"),
+                                 HasSubstr("line 5: 'reader' has no value"),
+                                 HasSubstr("line 2) is '0'"), HasSubstr("sessions-max (flag")));
+}
+
+TEST_F(ConfigTest, ValuesWithQuotesAndSignsOfCommentsArePrintedAsTheyReadBack) {
+  const std::string path = "/tmp/a \"b\" \\ #c";
+  ASSERT_OK_AND_ASSIGN(const StartRequest first, Read({"--print-config", "--socket", path}));
+  WriteFile(*first.text);
+  ASSERT_OK_AND_ASSIGN(const StartRequest second, Read({}));
+  EXPECT_EQ(second.config.socket_path, path);
+}
+
+TEST_F(ConfigTest, UnknownArgumentsAreNamedInTheirOrder) {
+  EXPECT_THAT(Read({"--bogus", "1", "--worse", "--lanes-max=2"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("command line: unknown: --bogus 1 --worse (forestaged --help")));
 }
 
 TEST_F(ConfigTest, TakesTheNamedFileInsteadOfTheDefaultOne) {
@@ -269,7 +300,7 @@ TEST_F(ConfigTest, ANamedFileThatCannotBeReadIsAnError) {
   EXPECT_THAT(Read({"--config", file()}), StatusIs(absl::StatusCode::kInvalidArgument,
                                                    AllOf(HasSubstr(file()), HasSubstr("ENOENT"))));
   EXPECT_THAT(Read({"--config", std::filesystem::path(file()).parent_path().string()}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot be read")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is a directory")));
 }
 
 TEST_F(ConfigTest, WarnsOfVariablesThatLookLikeSettings) {
@@ -330,7 +361,7 @@ TEST_F(ConfigTest, PrintedConfigurationReadsBackTheSame) {
   ASSERT_EQ(second.settings.size(), first.settings.size());
   for (size_t i = 0; i < first.settings.size(); ++i) {
     EXPECT_EQ(second.settings[i].value, first.settings[i].value) << first.settings[i].name;
-    EXPECT_EQ(second.settings[i].source, absl::StrCat("file ", file()));
+    EXPECT_EQ(second.settings[i].source, absl::StrCat("file ", file(), ", line ", i + 1));
   }
 }
 

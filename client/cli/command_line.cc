@@ -8,7 +8,9 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/cli/byte_format.h"
 #include "client/cli/demo_command.h"
 #include "client/cli/doctor_command.h"
@@ -22,6 +24,7 @@
 #include "client/cli/rank_options.h"
 #include "client/cli/stage_command.h"
 #include "client/cli/status_command.h"
+#include "client/cli/supervised_command.h"
 #include "client/src/socket_connect.h"
 
 #include "common/socket_path.h"
@@ -38,7 +41,8 @@ constexpr char kExitCodes[] =
     "  1  the operation failed; standard error says what to do\n"
     "  2  wrong usage; nothing was done\n"
     "  3  no daemon where one is needed (status, health, stage)\n"
-    "  4  load --verify found bytes that differ from the file's";
+    "  4  load --verify found bytes that differ from the file's\n"
+    "  128 + N, as shells show it: ended by signal N";
 
 std::string Footer(const char* examples) {
   return absl::StrCat("Examples:\n", examples, "\n", kExitCodes);
@@ -66,6 +70,11 @@ struct Parsed {
   // Asks one if there is one, although it can do without.
   bool asks_daemon = false;
 };
+
+// Of demo; far more than a small model has tensors for.
+constexpr uint64_t kShardsMax = 16384;
+// How long a command may take to end in order when a signal has come.
+constexpr absl::Duration kOrderlyEndPatience = absl::Milliseconds(1500);
 
 // They stand before and after the command's name alike.
 void AddGlobalOptions(CLI::App& app, GlobalOptions& global) {
@@ -97,6 +106,17 @@ std::string CheckSize(const std::string& text) {
   return bytes.ok() ? std::string() : std::string(bytes.status().message());
 }
 
+// The same for a whole number, of which CLI11's own checks say nothing that helps.
+std::function<std::string(const std::string&)> CheckCount(uint64_t max) {
+  return [max](const std::string& text) {
+    uint64_t count = 0;
+    const bool digits = text.find_first_not_of("0123456789") == std::string::npos;
+    if (digits && absl::SimpleAtoi(text, &count) && count >= 1 && count <= max)
+      return std::string();
+    return absl::StrCat("'", text, "' is not a number from 1 to ", max);
+  };
+}
+
 void AddLs(CLI::App& app, Parsed& parsed) {
   CLI::App* command = AddCommand(app, parsed, "ls", "List what a checkpoint holds",
                                  "  forestage ls /models/llama\n"
@@ -104,7 +124,12 @@ void AddLs(CLI::App& app, Parsed& parsed) {
                                  "  forestage ls --json /models/llama\n");
   command->add_option("DIR", parsed.ls.directory, "Directory of the checkpoint")->required();
   command->add_option("PREFIX", parsed.ls.prefix, "Only tensors whose name begins so");
-  command->callback([&parsed] { parsed.run = [&] { return RunLs(parsed.global, parsed.ls); }; });
+  command->callback([&parsed] {
+    parsed.run = [&] {
+      return RunSupervised(parsed.global, absl::ZeroDuration(),
+                           [&](TerminationSignals&) { return RunLs(parsed.global, parsed.ls); });
+    };
+  });
 }
 
 void AddStage(CLI::App& app, Parsed& parsed) {
@@ -116,7 +141,11 @@ void AddStage(CLI::App& app, Parsed& parsed) {
   command->add_flag("--once", parsed.stage.once, "Leave when all is in memory");
   command->callback([&parsed] {
     parsed.needs_daemon = true;
-    parsed.run = [&] { return RunStage(parsed.global, parsed.stage); };
+    parsed.run = [&] {
+      return RunSupervised(parsed.global, kOrderlyEndPatience, [&](TerminationSignals& signals) {
+        return RunStage(parsed.global, parsed.stage, signals);
+      });
+    };
   });
 }
 
@@ -148,7 +177,7 @@ void AddLoad(CLI::App& app, Parsed& parsed) {
   command->add_option("DIR", load.directory, "Directory of the checkpoint")->required();
   command->add_option("--ranks", load.ranks, "Number of rank processes")
       ->required()
-      ->check(CLI::Range(uint32_t{1}, kRanksMax))
+      ->check(CheckCount(kRanksMax))
       ->type_name("N");
   AddSharingOptions(*command, parsed);
   command->add_flag("--verify", load.verify,
@@ -167,7 +196,11 @@ void AddLoad(CLI::App& app, Parsed& parsed) {
     parsed.load.share = *ShareFromName(parsed.share);
     parsed.load.policy = *PolicyFromName(parsed.policy);
     parsed.load.agreement = *AgreementFromName(parsed.agreement);
-    parsed.run = [&] { return RunLoad(parsed.global, parsed.load); };
+    parsed.run = [&] {
+      return RunSupervised(parsed.global, kOrderlyEndPatience, [&](TerminationSignals& signals) {
+        return RunLoad(parsed.global, parsed.load, signals);
+      });
+    };
   });
 }
 
@@ -217,7 +250,11 @@ void AddDoctor(CLI::App& app, Parsed& parsed) {
   command->add_option("DIR", parsed.doctor.directory, "Directory of the checkpoint")->required();
   command->callback([&parsed] {
     parsed.asks_daemon = true;
-    parsed.run = [&] { return RunDoctor(parsed.global, parsed.doctor); };
+    parsed.run = [&] {
+      return RunSupervised(parsed.global, absl::ZeroDuration(), [&](TerminationSignals&) {
+        return RunDoctor(parsed.global, parsed.doctor);
+      });
+    };
   });
 }
 
@@ -243,7 +280,7 @@ void AddDemo(CLI::App& app, Parsed& parsed) {
       ->type_name("SIZE")
       ->capture_default_str();
   command->add_option("--shards", demo.shard_count, "Number of weight files")
-      ->check(CLI::PositiveNumber)
+      ->check(CheckCount(kShardsMax))
       ->type_name("N")
       ->capture_default_str();
   command->add_option("--arch", parsed.demo_architecture, "Whose names and shapes")
@@ -255,7 +292,11 @@ void AddDemo(CLI::App& app, Parsed& parsed) {
     parsed.demo.size_bytes = *ParseBytes(parsed.demo_size);
     parsed.demo.architecture = parsed.demo_architecture == "mixtral" ? DemoArchitecture::kMixtral
                                                                      : DemoArchitecture::kLlama;
-    parsed.run = [&] { return RunDemo(parsed.global, parsed.demo); };
+    parsed.run = [&] {
+      return RunSupervised(parsed.global, kOrderlyEndPatience, [&](TerminationSignals& signals) {
+        return RunDemo(parsed.global, parsed.demo, signals);
+      });
+    };
   });
 }
 
@@ -299,8 +340,11 @@ bool WantsJson(int argc, char** argv) {
 
 // CLI11 asks for a command where it was given a word that is none.
 std::string UsageText(const CLI::App& app, const CLI::ParseError& error) {
-  const std::vector<std::string> unknown = app.remaining();
-  if (!app.get_subcommands().empty() || unknown.empty()) return error.what();
+  // In their order, which CLI11's own message turns round.
+  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+  if (unknown.empty()) return error.what();
+  if (!app.get_subcommands().empty())
+    return absl::StrCat("not expected here: ", absl::StrJoin(unknown, " "));
   return absl::StrCat("'", unknown.front(), "' is no ",
                       absl::StartsWith(unknown.front(), "-") ? "option" : "command",
                       " of forestage");

@@ -17,7 +17,6 @@
 #include "client/cli/demo_writer.h"
 #include "client/cli/output.h"
 #include "client/cli/progress_bar.h"
-#include "client/cli/termination_signals.h"
 
 #include "common/errno_status.h"
 #include "common/status_macros.h"
@@ -130,9 +129,8 @@ std::string MakeIndex(const DemoPlan& plan) {
   return index.dump(2) + "\n";
 }
 
-absl::Status WritePlan(const DemoPlan& plan, const std::string& directory,
-                       ProgressBar::Style style) {
-  TerminationSignals signals;
+absl::Status WritePlan(const DemoPlan& plan, const std::string& directory, ProgressBar::Style style,
+                       const TerminationSignals& signals) {
   PendingFiles files(directory);
   ProgressBar progress("writing", style);
   uint64_t written_bytes = 0;
@@ -172,7 +170,8 @@ void PrintResult(const GlobalOptions& global, const DemoPlan& plan, const DemoOp
 
 }  // namespace
 
-ExitCode RunDemo(const GlobalOptions& global, const DemoOptions& options) {
+ExitCode RunDemo(const GlobalOptions& global, const DemoOptions& options,
+                 const TerminationSignals& signals) {
   const absl::Time begun = absl::Now();
   const absl::StatusOr<DemoPlan> plan = MakePlan(options);
   if (!plan.ok()) return Fail(global, ExitCode::kUsage, plan.status());
@@ -181,7 +180,8 @@ ExitCode RunDemo(const GlobalOptions& global, const DemoOptions& options) {
   if (status.ok()) status = PrepareDirectory(options.directory, options.force);
   if (status.ok()) {
     status = WritePlan(*plan, options.directory,
-                       global.json ? ProgressBar::Style::kNone : ProgressBar::Style::kAutomatic);
+                       global.json ? ProgressBar::Style::kNone : ProgressBar::Style::kAutomatic,
+                       signals);
   }
   if (absl::IsCancelled(status))
     return Fail(global, ExitCode::kFailed, "interrupted; what was written is removed again");

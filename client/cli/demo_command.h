@@ -6,6 +6,7 @@
 #include "client/cli/demo_architecture.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/global_options.h"
+#include "client/cli/termination_signals.h"
 
 namespace forestage {
 
@@ -20,6 +21,7 @@ struct DemoOptions {
 
 // Writes everything under temporary names and renames at the end, so that what does not get ready
 // never looks as if it were. Interruptible.
-ExitCode RunDemo(const GlobalOptions& global, const DemoOptions& options);
+ExitCode RunDemo(const GlobalOptions& global, const DemoOptions& options,
+                 const TerminationSignals& signals);
 
 }  // namespace forestage

@@ -110,8 +110,9 @@ std::string DaemonText(const DoctorFindings& findings) {
         [&](const ExaminedMount& mount) { return DeviceText(mount.device) == row.device; });
     if (!ours) continue;
     absl::StrAppend(&text, "  it has read from mount ", row.device, " by ", row.way, ": ",
-                    FormatCount(row.files_opened, "file"), ", of ", row.files_residency_unknown,
-                    " of them it cannot tell what is in memory\n");
+                    "files were opened ", FormatCount(row.files_opened, "time"),
+                    " since its start, and ", FormatCount(row.files_residency_unknown, "time"),
+                    " it could not tell what of them is in memory\n");
   }
   return text;
 }

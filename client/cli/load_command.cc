@@ -6,12 +6,15 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
+#include <set>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -23,10 +26,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/cli/load_report.h"
+#include "client/cli/oom_kills.h"
 #include "client/cli/output.h"
 #include "client/cli/progress_bar.h"
 #include "client/cli/rank_process.h"
-#include "client/cli/termination_signals.h"
+#include "client/cli/stall_watch.h"
 #include <sys/stat.h>
 
 #include "common/errno_status.h"
@@ -38,6 +42,9 @@ namespace {
 
 // How soon a Ctrl-C is seen.
 constexpr absl::Duration kSignalInterval = absl::Milliseconds(50);
+// How long ranks may take to end, and again when they are killed.
+constexpr absl::Duration kRankEndPatience = absl::Milliseconds(500);
+constexpr absl::Duration kRankKillPatience = absl::Milliseconds(200);
 // As many as the kernel follows.
 constexpr int kLinksMax = 40;
 constexpr char kLaunchNonceVariable[] = "FORESTAGE_LAUNCH_NONCE";
@@ -76,13 +83,14 @@ class RankSet {
                        RankProcess::Start(global_, rank_options, gate.get()));
       outcomes_.emplace_back().rank = rank;
       progress_.emplace_back();
+      stalls_.emplace_back(process->pid()).Restart(absl::Now());
       processes_.push_back(std::move(process));
     }
     return absl::OkStatus();
   }
 
-  // Until every rank has ended. CANCELLED after a SIGINT or SIGTERM.
-  absl::Status WaitForAll(TerminationSignals& signals, ProgressBar& bar) {
+  // Until every rank has ended. CANCELLED after a signal; no rank holds a session then.
+  absl::Status WaitForAll(const TerminationSignals& signals, ProgressBar& bar) {
     while (true) {
       std::vector<pollfd> watched;
       std::vector<size_t> owners;
@@ -92,7 +100,7 @@ class RankSet {
         owners.push_back(i);
       }
       if (watched.empty()) return absl::OkStatus();
-      if (signals.received()) return absl::CancelledError("interrupted; all ranks were ended");
+      if (signals.received()) return EndAll();
       const int ready = poll(watched.data(), watched.size(),
                              static_cast<int>(absl::ToInt64Milliseconds(kSignalInterval)));
       if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
@@ -100,6 +108,7 @@ class RankSet {
         if (watched[i].revents != 0) TakeMessages(owners[i]);
       }
       OpenGate();
+      TellOfStalls();
       UpdateBar(bar);
     }
   }
@@ -132,8 +141,39 @@ class RankSet {
     if (ready_ + ended >= processes_.size()) gate_.Reset();
   }
 
+  absl::Status EndAll() {
+    for (const auto& process : processes_) process->Terminate();
+    const absl::Time deadline = absl::Now() + kRankEndPatience;
+    for (const auto& process : processes_) {
+      if (!process->WaitForEnd(deadline)) process->Kill();
+    }
+    std::vector<std::string> left;
+    for (const auto& process : processes_) {
+      if (process->WaitForEnd(deadline + kRankKillPatience)) continue;
+      process->Abandon();
+      left.push_back(absl::StrCat("rank ", process->rank(), ": ", process->end()));
+    }
+    return absl::CancelledError(left.empty()
+                                    ? "interrupted; all ranks were ended"
+                                    : absl::StrCat("interrupted; ", absl::StrJoin(left, "; ")));
+  }
+
+  // One message for all ranks that wait alike.
+  void TellOfStalls() {
+    const absl::Time now = absl::Now();
+    for (size_t i = 0; i < processes_.size(); ++i) {
+      if (!processes_[i]->running()) continue;
+      const std::optional<BlockedCall> blocked = stalls_[i].Look(now);
+      if (!blocked.has_value()) continue;
+      const std::string text = StallText(*blocked);
+      if (told_stalls_.insert(text).second)
+        Note(absl::StrCat("rank ", processes_[i]->rank(), ": ", text));
+    }
+  }
+
   void TakeMessages(size_t index) {
     RankProcess& process = *processes_[index];
+    stalls_[index].Restart(absl::Now());
     for (RankMessage& message : process.ReadMessages()) {
       if (std::holds_alternative<RankReady>(message)) {
         ++ready_;
@@ -149,6 +189,7 @@ class RankSet {
     }
     if (process.running()) return;
     outcomes_[index].end = process.end();
+    if (process.end_signal() == SIGKILL) outcomes_[index].end += oom_.Suspicion();
   }
 
   void UpdateBar(ProgressBar& bar) const {
@@ -169,6 +210,9 @@ class RankSet {
   UniqueFd gate_;
   size_t ready_ = 0;
   std::vector<RankProgress> progress_;
+  std::vector<StallWatch> stalls_;
+  std::set<std::string> told_stalls_;
+  const OomKills oom_;
   std::vector<RankOutcome> outcomes_;
   std::vector<std::string> digests_;
 };
@@ -244,13 +288,13 @@ absl::StatusOr<DigestFile> OpenDigestFile(const std::string& path, const std::st
 
 }  // namespace
 
-ExitCode RunLoad(const GlobalOptions& global, const LoadOptions& options) {
+ExitCode RunLoad(const GlobalOptions& global, const LoadOptions& options,
+                 const TerminationSignals& signals) {
   absl::StatusOr<DigestFile> digest_file = OpenDigestFile(options.digests_path, options.directory);
   if (!digest_file.ok()) {
     const bool wrong = absl::IsInvalidArgument(digest_file.status());
     return Fail(global, wrong ? ExitCode::kUsage : ExitCode::kFailed, digest_file.status());
   }
-  TerminationSignals signals;
   RankSet ranks(global, options);
   const absl::Time begun = absl::Now();
   absl::Status status = ranks.StartAll();

@@ -7,6 +7,7 @@
 #include "client/cli/exit_code.h"
 #include "client/cli/global_options.h"
 #include "client/cli/rank_options.h"
+#include "client/cli/termination_signals.h"
 
 namespace forestage {
 
@@ -29,6 +30,7 @@ struct LoadOptions {
 };
 
 // Uses no gRPC in this process: ranks are started from it.
-ExitCode RunLoad(const GlobalOptions& global, const LoadOptions& options);
+ExitCode RunLoad(const GlobalOptions& global, const LoadOptions& options,
+                 const TerminationSignals& signals);
 
 }  // namespace forestage

@@ -30,6 +30,7 @@ bool OutputFailed() { return output_error != 0; }
 ExitCode FinishOutput(ExitCode code) {
   if (output_error == 0) return code;
   Note(absl::StrCat("standard output: ", std::strerror(output_error)));
+  output_error = 0;
   return code == ExitCode::kOk ? ExitCode::kFailed : code;
 }
 

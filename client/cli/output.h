@@ -25,7 +25,7 @@ void PrintJson(const Json& document);
 // Something did not reach standard output: whoever goes on only to have said it may stop.
 bool OutputFailed();
 // The exit code of a command that would end with `code`: when something did not reach standard
-// output, says so and makes kFailed of kOk. To be called once, at the end.
+// output, says so and makes kFailed of kOk. To be called at the end; a second call finds nothing.
 ExitCode FinishOutput(ExitCode code);
 
 // One message on standard error, "forestage: ...", and with --json also {"error": "..."} on

@@ -238,6 +238,29 @@ TEST_F(ProgramTest, TellsWrongUsageFromFailureAndFromAMissingDaemon) {
   EXPECT_TRUE(usage.json().contains("error"));
 }
 
+TEST_F(ProgramTest, NumbersThatAreNoneNameWhatIsAllowed) {
+  for (const std::string number :
+       {"0", "-1", "257", "99999999999999999999", "2.0", "0x2", "two", ""}) {
+    const RunOutcome load = Forestage({"load", directory_.path(), "--ranks=" + number});
+    EXPECT_EQ(load.exit_code, 2) << number;
+    EXPECT_THAT(load.err, HasSubstr("--ranks")) << number;
+    const RunOutcome demo = Forestage(
+        {"demo", directory_.File("d"), "--shards=" + (number == "257" ? "16385" : number)});
+    EXPECT_EQ(demo.exit_code, 2) << number;
+    if (number.empty()) continue;
+    EXPECT_THAT(load.err, HasSubstr("'" + number + "' is not a number from 1 to 256;"));
+    EXPECT_THAT(demo.err, HasSubstr("' is not a number from 1 to 16384;"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory_.File("d")));
+}
+
+TEST_F(ProgramTest, ArgumentsThatAreNotExpectedAreNamedInTheirOrder) {
+  EXPECT_THAT(Forestage({"ls", "a", "b", "--bogus", "c"}).err,
+              HasSubstr("not expected here: --bogus c;"));
+  EXPECT_THAT(Forestage({"ls", "a", "--bogus", "--worse"}).err,
+              HasSubstr("not expected here: --bogus --worse;"));
+}
+
 TEST_F(ProgramTest, OutputThatIsLostIsAFailure) {
   const std::string demo = MakeDemo("llama");
   const std::vector<std::vector<std::string>> commands = {

@@ -15,6 +15,7 @@
 #include "client/cli/digest_line.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/name_escaping.h"
+#include "client/cli/termination_signals.h"
 #include <sys/prctl.h>
 
 #include "common/check.h"
@@ -207,6 +208,10 @@ void RankLoad::HearReadBytes(absl::Duration timeout) {
 }
 
 ExitCode RunRank(const GlobalOptions& global, const RankOptions& options) {
+  // One that waits for storage that never answers can only give up its session when it is told to
+  // end.
+  BlockWatchedSignals();
+  const TerminationSignals signals(absl::ZeroDuration());
   // A parent that is killed leaves no rank behind; one that went before this line is seen at the
   // first message, by a broken pipe.
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) std::perror("forestage rank: prctl");

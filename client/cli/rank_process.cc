@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include <sys/wait.h>
 
 #include "common/check.h"
@@ -24,6 +25,9 @@ namespace forestage {
 namespace {
 
 constexpr size_t kReadBytes = 64 * 1024;
+// How long the kernel may take to let a process go.
+constexpr absl::Duration kEndPatience = absl::Seconds(2);
+constexpr absl::Duration kEndInterval = absl::Microseconds(500);
 constexpr char kThisProgram[] = "/proc/self/exe";
 // Of the dynamic linker: libraries' functions are found when the process starts, not each at its
 // first call.
@@ -115,7 +119,7 @@ RankProcess::RankProcess(uint32_t rank, pid_t pid, UniqueFd pipe)
 RankProcess::~RankProcess() {
   if (!running()) return;
   Kill();
-  Reap();
+  if (!WaitForEnd(absl::Now() + kEndPatience)) Abandon();
 }
 
 std::vector<RankMessage> RankProcess::ReadMessages() {
@@ -125,7 +129,7 @@ std::vector<RankMessage> RankProcess::ReadMessages() {
   const ssize_t got = read(pipe_.get(), buffer.data(), buffer.size());
   if (got < 0 && (errno == EINTR || errno == EAGAIN)) return messages;
   if (got <= 0) {
-    Reap();
+    if (!WaitForEnd(absl::Now() + kEndPatience)) Abandon();
     return messages;
   }
   partial_line_.append(buffer.data(), static_cast<size_t>(got));
@@ -140,18 +144,35 @@ std::vector<RankMessage> RankProcess::ReadMessages() {
   return messages;
 }
 
+void RankProcess::Terminate() {
+  if (running()) kill(pid_, SIGTERM);
+}
+
 void RankProcess::Kill() {
   if (running()) kill(pid_, SIGKILL);
 }
 
-void RankProcess::Reap() {
-  int wait_status = 0;
-  pid_t reaped = -1;
-  do {
-    reaped = waitpid(pid_, &wait_status, 0);
-  } while (reaped < 0 && errno == EINTR);
-  CHECK(reaped == pid_);
-  end_ = DescribeEnd(wait_status);
+bool RankProcess::WaitForEnd(absl::Time deadline) {
+  while (running()) {
+    int wait_status = 0;
+    const pid_t reaped = waitpid(pid_, &wait_status, WNOHANG);
+    CHECK(reaped == pid_ || reaped == 0);
+    if (reaped == pid_) {
+      end_ = DescribeEnd(wait_status);
+      end_signal_ = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
+      pipe_.Reset();
+    } else if (absl::Now() >= deadline) {
+      return false;
+    } else {
+      absl::SleepFor(kEndInterval);
+    }
+  }
+  return true;
+}
+
+void RankProcess::Abandon() {
+  end_ = absl::StrCat("process ", pid_,
+                      " waits for storage that does not answer, and stays until it does");
   pipe_.Reset();
 }
 

@@ -13,16 +13,17 @@
 #include "absl/time/clock.h"
 #include "client/cli/byte_format.h"
 #include "client/cli/progress_bar.h"
-#include "client/cli/termination_signals.h"
 
 namespace forestage {
 namespace {
 
 // How soon a signal is seen while staging.
 constexpr absl::Duration kSignalInterval = absl::Milliseconds(250);
-// How often a held session looks whether its daemon lives, and how long that may take.
+// How often a held session looks whether its daemon lives, and how long that may take: no signal is
+// seen meanwhile.
 constexpr absl::Duration kWatchInterval = absl::Seconds(1);
-constexpr absl::Duration kWatchTimeout = absl::Seconds(5);
+constexpr absl::Duration kWatchTimeout = absl::Milliseconds(500);
+constexpr absl::Duration kStatusTimeout = absl::Seconds(5);
 constexpr absl::Duration kHealthTimeout = absl::Seconds(1);
 
 // Finds this session again in the daemon's status; no two processes choose the same.
@@ -88,7 +89,7 @@ std::string NotReadableText(const GlobalOptions& global, const std::string& dire
                             const std::string& group, uint64_t failed_bytes) {
   const absl::StatusOr<DaemonStatus> status =
       DaemonStub::ForAdministrators(global.admin_socket_path)
-          .GetStatus(absl::Now() + kWatchTimeout);
+          .GetStatus(absl::Now() + kStatusTimeout);
   std::vector<std::string> errors;
   if (status.ok()) errors = ReadErrorsOf(*status, group);
   return absl::StrCat("the daemon cannot read ", FormatBytes(failed_bytes), " of ", directory, ": ",
@@ -124,8 +125,8 @@ std::vector<std::string> ReadErrorsOf(const DaemonStatus& status, absl::string_v
   return {};
 }
 
-ExitCode RunStage(const GlobalOptions& global, const StageOptions& options) {
-  TerminationSignals signals;
+ExitCode RunStage(const GlobalOptions& global, const StageOptions& options,
+                  TerminationSignals& signals) {
   const absl::Time begun = absl::Now();
   const SessionOptions session_options = MakeSessionOptions(global);
   const absl::StatusOr<std::unique_ptr<Session>> session =

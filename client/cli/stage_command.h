@@ -9,6 +9,7 @@
 #include "client/cli/exit_code.h"
 #include "client/cli/global_options.h"
 #include "client/cli/output.h"
+#include "client/cli/termination_signals.h"
 
 #include "forestage/session.h"
 
@@ -20,8 +21,9 @@ struct StageOptions {
   bool once = false;
 };
 
-// A session of its own: what it holds stays staged until SIGINT or SIGTERM.
-ExitCode RunStage(const GlobalOptions& global, const StageOptions& options);
+// A session of its own: what it holds stays staged until a signal.
+ExitCode RunStage(const GlobalOptions& global, const StageOptions& options,
+                  TerminationSignals& signals);
 
 // What the daemon could not read of the checkpoint on which this group has a session; none without.
 std::vector<std::string> ReadErrorsOf(const DaemonStatus& status, absl::string_view group);

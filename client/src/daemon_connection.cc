@@ -597,6 +597,9 @@ absl::string_view Fix(const absl::Status& status) {
       return "look at the daemon's log and `forestage status`";
     case absl::StatusCode::kInvalidArgument:
       return "this rank checks the files itself";
+    case absl::StatusCode::kUnavailable:
+      return "it ended or was killed before its decision, or it is no forestaged that listens "
+             "there; see its log and the kernel's, and start it again";
     default:
       return "see the daemon's log; is it forestaged that listens there?";
   }

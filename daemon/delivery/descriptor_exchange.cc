@@ -35,8 +35,13 @@ constexpr int kSweepMilliseconds = 1000;
 constexpr int kAcceptsPerTurn = 16;
 // So that connections with little in them are bounded, too.
 constexpr size_t kLoansPerMessageMin = 16;
-constexpr char kNoDescriptorLeft[] =
-    "the daemon can take no descriptor (RLIMIT_NOFILE); raise LimitNOFILE";
+
+absl::Status NoDescriptorLeft(uint32_t wanted) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the daemon can take none of ", wanted,
+                   " descriptors, since it has as many as it may have open (RLIMIT_NOFILE); raise "
+                   "LimitNOFILE"));
+}
 
 }  // namespace
 
@@ -279,7 +284,7 @@ std::optional<std::vector<UniqueFd>> DescriptorExchange::ReceiveBatch(
   const size_t arrived = message->descriptors.size();
   const bool cut_short = message->descriptors_truncated && arrived < request.descriptor_count;
   if (arrived == 0 && cut_short) {
-    Reply(connection, absl::ResourceExhaustedError(kNoDescriptorLeft), 0, nullptr);
+    Reply(connection, NoDescriptorLeft(request.descriptor_count), 0, nullptr);
     return std::nullopt;
   }
   if (!cut_short && (arrived != request.descriptor_count || message->descriptors_truncated)) {

@@ -42,8 +42,8 @@ absl::Status UserQuota::Charge::AddDescriptors(size_t count) {
   Account& account = ledger_->accounts[uid_];
   if (count > options_.descriptors_max || account.descriptors > options_.descriptors_max - count) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("uid ", uid_, " has ", account.descriptors,
-                     " descriptors with the daemon and ", "may have ", options_.descriptors_max,
+        absl::StrCat("uid ", uid_, " wants ", count, " more descriptors, has ", account.descriptors,
+                     " with the daemon and may have ", options_.descriptors_max,
                      "; raise the daemon's limit on open files (LimitNOFILE=)"));
   }
   account.descriptors += count;

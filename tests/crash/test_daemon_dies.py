@@ -54,6 +54,19 @@ def test_ranks_of_a_killed_daemon_finish_natively(daemon, served_ranks, data_dir
     finish_natively(served_ranks, data_dir)
 
 
+def test_a_rank_whose_daemon_dies_before_the_decision_is_told_so(daemon, data_dir, start_rank):
+    checkpoints.make_model(data_dir, mib=2)
+    rank = start_rank(data_dir, socket=daemon.socket, size=2, flags=["--strict"])
+    wait_until(lambda: len(daemon.sessions()) == 1, "the session that waits for the other rank")
+    daemon.kill()
+    decision = rank.expect("opened")["decision"]
+    assert decision["effective"] == "native"
+    assert f"the daemon at {daemon.socket} did not serve" in decision["reason"]
+    assert "it ended or was killed before its decision" in decision["reason"]
+    expected = checkpoints.expected_digests(data_dir, 2, "all")
+    assert rank.digests(rank.finish()) == {k: v for k, v in expected.items() if k[0] == 0}
+
+
 def test_ranks_of_a_draining_daemon_finish_natively(daemon, served_ranks, data_dir):
     daemon.signal(signal.SIGTERM)
     # Before that a rank may still be served to its end.

@@ -9,6 +9,7 @@ import random
 import shutil
 import socket
 import sys
+import threading
 
 import grpc
 import pytest
@@ -22,6 +23,8 @@ from forestage_testing.raw_rank import DELIVERY, RawRank
 NOBODY = 65534
 STAGED = "rank_striped_read_ahead"
 GROUP = 4242
+# daemon/limits.h
+CLOSING_THREADS_PER_USER = 5
 
 
 @pytest.fixture
@@ -628,3 +631,121 @@ def test_one_user_has_no_more_staged_than_his_share_and_others_have_theirs(
     assert daemon.metric_sum(gauge) == 0
     admitted = cli.load(b, ranks=2, digests=tmp_path / "admitted")
     assert {rank["effective"] for rank in admitted["ranks"]} == {STAGED}
+
+
+def is_closed(connection):
+    """The other side has closed it, now; what it has sent before is thrown away."""
+    with contextlib.suppress(BlockingIOError):
+        while data := connection.recv(65536, socket.MSG_DONTWAIT):
+            assert data
+        return True
+    return False
+
+
+def test_connections_to_the_administrators_socket_are_limited_and_ranks_have_theirs(
+    cli, daemon, data_dir, digests_path, check_digests
+):
+    checkpoints.make_model(data_dir, mib=2)
+    connections = []
+    for _ in range(80):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect(daemon.admin_socket)
+        connections.append(connection)
+    # All that were taken have got the server's first words; the others are closed.
+    wait_until(lambda: sum(map(is_closed, connections)) == 80 - 64, "all beyond 64 to be closed")
+    assert "connection refused" in daemon.log
+    finished = cli.run("status", code=1)
+    assert daemon.admin_socket in finished.stderr
+    # Ranks have sockets of their own.
+    result = cli.load(data_dir, ranks=2, digests=digests_path)
+    assert {rank["effective"] for rank in result["ranks"]} == {STAGED}
+    check_digests(data_dir, 2)
+    assert sum(map(is_closed, connections)) == 80 - 64
+    for connection in connections:
+        connection.close()
+    wait_until(lambda: cli.run("status", code=None).code == 0, "the socket to serve again")
+
+
+def test_streams_beyond_those_of_one_connection_wait_in_their_own_client(daemon, raw_rank, data_dir):
+    shard = first_shard(data_dir)
+    with daemon.channel() as channel:
+        stub = channel.stream_stream("/forestage.v1.SessionService/OpenSession")
+        held = threading.Event()
+
+        def silence():
+            held.wait()
+            yield from ()
+
+        def code_of_empty_stream():
+            with pytest.raises(grpc.RpcError) as ended:
+                next(stub(iter([]), timeout=3))
+            return ended.value.code()
+
+        calls = [stub(silence(), timeout=60) for _ in range(63)]
+        assert code_of_empty_stream() == grpc.StatusCode.INVALID_ARGUMENT, "it is served"
+        calls.append(stub(silence(), timeout=60))
+        assert code_of_empty_stream() == grpc.StatusCode.DEADLINE_EXCEEDED, "it waits"
+        # Another connection of the same user is served.
+        rank = raw_rank(daemon, shards=[shard])
+        rank.close()
+        held.set()
+        for call in calls:
+            call.cancel()
+
+
+def test_a_checkpoint_beyond_the_daemons_descriptors_is_native_with_the_numbers(
+    build_dir, start_daemon, data_dir, tmp_path
+):
+    """The share of one user is three quarters of RLIMIT_NOFILE."""
+    daemon = start_daemon(wrapper=["prlimit", "--nofile=256:256"])
+    cli = Cli(build_dir, daemon.socket)
+    for name, shards, policy in [("many", 200, "native"), ("few", 8, STAGED)]:
+        checkpoints.make_model(data_dir / name, shards=shards, mib=70)
+        result = cli.load(data_dir / name, ranks=1, digests=tmp_path / name)
+        assert read_digests(tmp_path / name) == checkpoints.expected_digests(
+            data_dir / name, 1, "all"
+        )
+        [rank] = result["ranks"]
+        assert rank["effective"] == policy, rank
+        if policy == "native":
+            assert "wants 200 more descriptors, has 0" in rank["reason"]
+            assert "may have 192" in rank["reason"] and "LimitNOFILE" in rank["reason"]
+
+
+def test_closing_that_storage_never_answers_holds_up_its_own_user_only(
+    build_dir, start_daemon, raw_rank, data_dir, mount_slowfs, open_dir, need_root
+):
+    """More sessions hang in close() than the daemon has threads for one user."""
+    daemon = start_daemon(flags=["--extent-size", "256KiB", "--socket-group", GROUP])
+    os.chmod(daemon.directory, 0o755)
+    directory = data_dir / "hung"
+    shard = first_shard(data_dir)
+    directory.mkdir()
+    names = [f"model{number}.safetensors" for number in range(12)]
+    for name in names:
+        shutil.copy(shard, directory / name)
+    slowfs = mount_slowfs(directory, flags=["--flushes"])
+    before = descriptors_at_rest(daemon)
+    ranks = []
+    for name in names:
+        path = str(slowfs.mount / name)
+        rank = raw_rank(daemon, shards=[path])
+        with open(path, "rb") as file:
+            assert rank.descriptors().exchange(rank.token, [file.fileno()]).accepted_count == 1
+        rank.wait_for("decision")
+        ranks.append(rank)
+    slowfs.set("hold_closes", "on")
+    for rank in ranks:
+        rank.close()
+    slowfs.wait_until_held(CLOSING_THREADS_PER_USER)
+    # Another user's descriptors are closed meanwhile, by the threads that are left.
+    hung = descriptor_count(daemon.pid)
+    for _ in range(3):
+        others = load_as(build_dir, daemon.socket, open_dir, groups=[GROUP])
+        assert [rank["effective"] for rank in others] == [STAGED] * 2
+        shutil.rmtree(os.path.join(open_dir, "checkpoint"))
+        wait_until(lambda: descriptor_count(daemon.pid) <= hung, "the others' descriptors to go")
+    assert slowfs.stats()["held"] == CLOSING_THREADS_PER_USER
+    assert descriptor_count(daemon.pid) > before, "storage holds what it does not let go"
+    slowfs.set("hold_closes", "off")
+    wait_until(lambda: descriptor_count(daemon.pid) <= before + 8, "descriptors to go")

@@ -62,6 +62,7 @@ int main(int argc, char** argv) {
                  "Time until attributes that the kernel does not know any more are told");
   app.add_option("--bandwidth-mib-s", bandwidth_mib_s, "Over all files; 0: no limit");
   app.add_option("--keep-cache", keep_cache, "on; off: each open drops the file's page cache");
+  app.add_flag("--flushes", options.flushes, "Each close is a request that the closer waits for");
   app.add_option("--read-ahead-kb", read_ahead_kb, "Of the mount; default: the kernel's");
   CLI11_PARSE(app, argc, argv);
 

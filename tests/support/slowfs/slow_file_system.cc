@@ -28,6 +28,8 @@ namespace {
 constexpr unsigned kBackgroundRequestsMax = 512;
 // Only slow attributes need more than a few.
 constexpr unsigned kThreadsMax = 128;
+// How soon a held call goes on.
+constexpr absl::Duration kHoldInterval = absl::Milliseconds(10);
 
 std::string ProcPath(const UniqueFd& fd) { return absl::StrCat("/proc/self/fd/", fd.get()); }
 
@@ -98,6 +100,7 @@ struct FuseOperations {
 
   static void Lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
     SlowFileSystem* self = FileSystemOf(request);
+    self->WaitWhile(self->hold_stats_);
     fuse_entry_param entry = {};
     uint64_t id = 0;
     const int error = self->tree_->Lookup(parent, name, &id, &entry.attr);
@@ -113,6 +116,7 @@ struct FuseOperations {
 
   static void GetAttributes(fuse_req_t request, fuse_ino_t id, fuse_file_info*) {
     SlowFileSystem* self = FileSystemOf(request);
+    self->WaitWhile(self->hold_stats_);
     absl::SleepFor(absl::Milliseconds(self->attribute_latency_ms_.load()));
     struct stat attributes;
     if (fstat(self->tree_->node(id).fd.get(), &attributes) != 0) {
@@ -140,6 +144,7 @@ struct FuseOperations {
       fuse_reply_err(request, EROFS);
       return;
     }
+    self->WaitWhile(self->hold_opens_);
     const SourceTree::Node& node = self->tree_->node(id);
     UniqueFd fd(open(ProcPath(node.fd).c_str(), O_RDONLY | O_CLOEXEC));
     if (!fd.valid()) {
@@ -153,6 +158,12 @@ struct FuseOperations {
     info->direct_io = self->direct_io_;
     // An opener that was killed meanwhile never releases.
     if (fuse_reply_open(request, info) != 0) self->open_files_.Remove(info->fh);
+  }
+
+  static void Flush(fuse_req_t request, fuse_ino_t, fuse_file_info*) {
+    SlowFileSystem* self = FileSystemOf(request);
+    self->WaitWhile(self->hold_closes_);
+    fuse_reply_err(request, 0);
   }
 
   static void Release(fuse_req_t request, fuse_ino_t, fuse_file_info* info) {
@@ -285,6 +296,7 @@ absl::Status SlowFileSystem::Mount() {
   operations.getattr = &FuseOperations::GetAttributes;
   operations.readlink = &FuseOperations::ReadLink;
   operations.open = &FuseOperations::Open;
+  if (options_.flushes) operations.flush = &FuseOperations::Flush;
   operations.release = &FuseOperations::Release;
   operations.read = &FuseOperations::Read;
   operations.opendir = &FuseOperations::OpenDirectory;
@@ -326,6 +338,13 @@ absl::Status SlowFileSystem::Run() {
   return absl::OkStatus();
 }
 
+void SlowFileSystem::WaitWhile(const std::atomic<bool>& held) {
+  if (!held) return;
+  ++held_calls_;
+  while (held && fuse_session_exited(session_) == 0) absl::SleepFor(kHoldInterval);
+  --held_calls_;
+}
+
 std::string SlowFileSystem::Command(absl::string_view line) {
   const std::vector<std::string> words =
       absl::StrSplit(line, absl::ByAnyChar(" \t\r\n"), absl::SkipEmpty());
@@ -336,7 +355,7 @@ std::string SlowFileSystem::Command(absl::string_view line) {
 
 absl::StatusOr<std::string> SlowFileSystem::Execute(const std::vector<std::string>& words) {
   const std::string command = words.empty() ? "" : words[0];
-  if (command == "stats") return counters_.ToJson(scheduler_.held_count());
+  if (command == "stats") return counters_.ToJson(scheduler_.held_count() + held_calls_);
   if (command == "reset_stats") {
     counters_.Reset();
     return std::string("ok");
@@ -378,13 +397,17 @@ absl::StatusOr<std::string> SlowFileSystem::Execute(const std::vector<std::strin
 }
 
 absl::Status SlowFileSystem::Set(const std::string& name, const std::string& value) {
-  if (name == "keep_cache" || name == "direct_io" || name == "interruptible") {
+  if (name == "keep_cache" || name == "direct_io" || name == "interruptible" ||
+      name == "hold_opens" || name == "hold_stats" || name == "hold_closes") {
     if (value != "on" && value != "off") {
       return absl::InvalidArgumentError(absl::StrCat(name, " is on or off"));
     }
     const bool on = value == "on";
     if (name == "keep_cache") keep_cache_ = on;
     if (name == "direct_io") direct_io_ = on;
+    if (name == "hold_opens") hold_opens_ = on;
+    if (name == "hold_stats") hold_stats_ = on;
+    if (name == "hold_closes") hold_closes_ = on;
     if (name == "interruptible") scheduler_.SetInterruptible(on);
     return absl::OkStatus();
   }

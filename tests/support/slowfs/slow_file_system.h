@@ -33,6 +33,8 @@ class SlowFileSystem {
     // Largest read request in bytes; 0: the kernel's own limit.
     uint32_t request_bytes_max = 0;
     double attribute_timeout_seconds = 1;
+    // Each close is a request that the closer waits for.
+    bool flushes = false;
   };
   static absl::StatusOr<std::unique_ptr<SlowFileSystem>> Create(const Options& options);
   ~SlowFileSystem();
@@ -51,6 +53,8 @@ class SlowFileSystem {
   absl::StatusOr<std::string> Execute(const std::vector<std::string>& words);
   absl::Status Set(const std::string& name, const std::string& value);
   absl::Status SetReadAhead(uint64_t kibibytes) const;
+  // On a thread of libfuse, until the flag is off or nobody is to be served any more.
+  void WaitWhile(const std::atomic<bool>& held);
 
   const Options options_;
   std::unique_ptr<SourceTree> tree_;
@@ -63,6 +67,11 @@ class SlowFileSystem {
   std::atomic<bool> direct_io_{false};
   // For which a thread of libfuse sleeps, of which there are enough.
   std::atomic<double> attribute_latency_ms_{0};
+  // The same holds for these.
+  std::atomic<bool> hold_opens_{false};
+  std::atomic<bool> hold_stats_{false};
+  std::atomic<bool> hold_closes_{false};
+  std::atomic<size_t> held_calls_{0};
   fuse_session* session_ = nullptr;
 };
 
