@@ -5,11 +5,9 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 #include "checkpoint/catalog_layout.h"
-#include "checkpoint/offender_list.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 
@@ -51,7 +49,8 @@ class CatalogChecker {
   explicit CatalogChecker(absl::Span<const std::byte> bytes)
       : bytes_(bytes), header_(LoadHeader(bytes)), layout_(LayoutOf(bytes)) {}
 
-  absl::Status Check() const {
+  // Whether names are repeated.
+  absl::StatusOr<bool> Check() const {
     RETURN_IF_ERROR(CheckShards());
     return CheckAlphabetical();
   }
@@ -120,15 +119,15 @@ class CatalogChecker {
          ++i) {
       const TensorRecord tensor = LoadTensor(i);
       if (tensor.shard_index != shard_index) return Broken("tensor ", i, " is of another shard");
-      if (tensor.begin != previous_end || tensor.end < tensor.begin) {
-        return Broken("tensor ", i, " does not begin where the one before it ends");
+      if (tensor.begin < previous_end || tensor.end < tensor.begin) {
+        return Broken("tensor ", i, " begins before the one before it ends");
       }
       previous_end = tensor.end;
       RETURN_IF_ERROR(CheckTensor(tensor, i, next_dimension));
       next_dimension += tensor.rank;
     }
-    if (previous_end != shard.bytes)
-      return Broken("the tensors of shard ", shard_index, " do not cover it");
+    if (previous_end > shard.bytes)
+      return Broken("the tensors of shard ", shard_index, " end behind it");
     return absl::OkStatus();
   }
 
@@ -157,18 +156,29 @@ class CatalogChecker {
     return absl::OkStatus();
   }
 
-  // Strictly ascending names also mean that every tensor is there once.
-  absl::Status CheckAlphabetical() const {
+  // Ascending names, and ascending indexes of one name, also mean that every tensor is there once.
+  absl::StatusOr<bool> CheckAlphabetical() const {
+    bool repeated = false;
     absl::string_view previous;
+    uint32_t previous_index = 0;
     for (uint64_t i = 0; i < header_.tensor_count; ++i) {
       PrefetchAlphabetical(i);
       const auto index = Load<uint32_t>(bytes_, layout_.alphabetical + i * sizeof(uint32_t));
       if (index >= header_.tensor_count) return Broken("the alphabetical index names no tensor");
       const absl::string_view name = StringAt(bytes_, layout_, LoadTensor(index).name);
-      if (i > 0 && name <= previous) return Broken("the alphabetical index is out of order");
+      const int compared = i > 0 ? name.compare(previous) : 1;
+      if (compared < 0 || (compared == 0 && index <= previous_index)) {
+        return Broken("the alphabetical index is out of order");
+      }
+      if (compared == 0 &&
+          LoadTensor(index).shard_index == LoadTensor(previous_index).shard_index) {
+        return Broken("a shard holds a name twice");
+      }
+      repeated = repeated || compared == 0;
       previous = name;
+      previous_index = index;
     }
-    return absl::OkStatus();
+    return repeated;
   }
 
   // The alphabet goes criss-cross through records and names, which would be waited for one by one.
@@ -226,12 +236,12 @@ absl::Status CheckHeader(absl::Span<const std::byte> bytes) {
 
 absl::StatusOr<CatalogView> CatalogView::FromBytes(absl::Span<const std::byte> bytes) {
   RETURN_IF_ERROR(CheckHeader(bytes));
-  RETURN_IF_ERROR(CatalogChecker(bytes).Check());
-  return CatalogView(bytes);
+  ASSIGN_OR_RETURN(const bool has_repeated_names, CatalogChecker(bytes).Check());
+  return CatalogView(bytes, has_repeated_names);
 }
 
-CatalogView::CatalogView(absl::Span<const std::byte> bytes)
-    : bytes_(bytes), layout_(LayoutOf(bytes)) {
+CatalogView::CatalogView(absl::Span<const std::byte> bytes, bool has_repeated_names)
+    : bytes_(bytes), layout_(LayoutOf(bytes)), has_repeated_names_(has_repeated_names) {
   const CatalogHeader header = LoadHeader(bytes);
   shard_count_ = header.shard_count;
   tensor_count_ = header.tensor_count;
@@ -346,86 +356,6 @@ std::optional<std::vector<std::pair<absl::string_view, absl::string_view>>> Cata
                        StringAt(bytes_, layout_, record.value));
   }
   return pairs;
-}
-
-namespace {
-
-// Finds names one after the other. An index mostly has the order of the files or of the alphabet,
-// so that the next name is where the last one's neighbour is.
-class NeighbourFinder {
- public:
-  explicit NeighbourFinder(const CatalogView& catalog) : catalog_(catalog) {}
-
-  std::optional<size_t> Find(absl::string_view name) {
-    const size_t count = catalog_.tensor_count();
-    const size_t in_alphabet =
-        next_position_ < count ? catalog_.alphabetical(next_position_) : count;
-    for (const size_t index : {next_, in_alphabet}) {
-      if (index >= count || catalog_.tensor_name(index) != name) continue;
-      if (index == in_alphabet) ++next_position_;
-      next_ = index + 1;
-      return index;
-    }
-    // Two binary searches are one whose position is known.
-    const size_t position = catalog_.PrefixRange(name).first;
-    if (position == count) return std::nullopt;
-    const size_t index = catalog_.alphabetical(position);
-    if (catalog_.tensor_name(index) != name) return std::nullopt;
-    next_position_ = position + 1;
-    next_ = index + 1;
-    return index;
-  }
-
- private:
-  const CatalogView& catalog_;
-  size_t next_ = 0;
-  size_t next_position_ = 0;
-};
-
-}  // namespace
-
-absl::Status CheckIndexAgainstCatalog(const FileSelection& selection, const CatalogView& catalog) {
-  const WeightIndex& index = selection.index;
-  // A catalog's shard of each of the index's; none where the catalog does not have it.
-  std::vector<size_t> catalog_shards(index.shards.size(), catalog.shard_count());
-  for (size_t i = 0; i < catalog.shard_count(); ++i) {
-    const auto found = std::find(index.shards.begin(), index.shards.end(), catalog.shard(i).name);
-    if (found != index.shards.end()) {
-      catalog_shards[static_cast<size_t>(found - index.shards.begin())] = i;
-    }
-  }
-  OffenderList wrong;
-  OffenderList repeated;
-  // By tensor: how many entries name it, as far as 2.
-  std::vector<uint8_t> named(catalog.tensor_count(), 0);
-  NeighbourFinder finder(catalog);
-  for (const WeightIndex::Entry& entry : index.entries) {
-    const std::optional<size_t> tensor = finder.Find(entry.tensor);
-    if (!tensor.has_value()) {
-      wrong.Add(absl::StrCat(QuotedName(entry.tensor), " is not in ",
-                             QuotedName(index.shards[entry.shard])));
-      continue;
-    }
-    if (named[*tensor] == 1) repeated.Add(QuotedName(entry.tensor));
-    if (named[*tensor] < 2) ++named[*tensor];
-    const size_t holder = catalog.shard_of(*tensor);
-    if (holder != catalog_shards[entry.shard]) {
-      wrong.Add(absl::StrCat(QuotedName(entry.tensor), " is not in ",
-                             QuotedName(index.shards[entry.shard]), " but in ",
-                             QuotedName(catalog.shard(holder).name)));
-    }
-  }
-  if (wrong.empty() && repeated.empty()) return absl::OkStatus();
-  std::string what = selection.index_name;
-  if (!wrong.empty()) {
-    absl::StrAppend(&what, " names ", wrong.count(),
-                    " tensors that their shards do not hold: ", wrong.Text());
-  }
-  if (!repeated.empty()) {
-    absl::StrAppend(&what, wrong.empty() ? "" : ";", " holds ", repeated.count(),
-                    " keys twice: ", repeated.Text());
-  }
-  return absl::InvalidArgumentError(what);
 }
 
 }  // namespace forestage

@@ -18,7 +18,6 @@
 
 #include "checkpoint/catalog_layout.h"
 #include "checkpoint/dtype.h"
-#include "checkpoint/file_selection.h"
 #include "checkpoint/safetensors_header.h"
 
 namespace forestage {
@@ -54,8 +53,9 @@ struct TensorEntryView {
   uint64_t end = 0;
 };
 
-// Makes the bytes of a catalog. Shards keep their order. INVALID_ARGUMENT lists every tensor name
-// that occurs in more than one shard, with the shards; RESOURCE_EXHAUSTED above 2^32 - 1 tensors.
+// Makes the bytes of a catalog. Shards keep their order. A name that several shards hold is there
+// once for each: which one is meant the index says (name_resolution.h). RESOURCE_EXHAUSTED above
+// 2^32 - 1 tensors.
 absl::StatusOr<std::vector<std::byte>> BuildCatalog(absl::Span<const CatalogShard> shards);
 
 // A checked view of a catalog's bytes, which must outlive it. Copyable, immutable, thread-safe.
@@ -71,6 +71,8 @@ class CatalogView {
   size_t tensor_count() const { return tensor_count_; }
   uint64_t total_bytes() const;  // of all shard files
   CheckpointSignature signature() const;
+  // Whether several shards hold a tensor of one name.
+  bool has_repeated_names() const { return has_repeated_names_; }
 
   // Requires: index < shard_count().
   ShardEntryView shard(size_t index) const;
@@ -81,9 +83,10 @@ class CatalogView {
   // tensor(index).shard_index alone.
   uint32_t shard_of(size_t index) const;
 
-  // File-order index of the tensor of this name.
+  // File-order index of the tensor of this name; of any of them where names are repeated.
   std::optional<size_t> Find(absl::string_view name) const;
-  // Tensors in alphabetical (byte) order: alphabetical(0) is the file-order index of the first.
+  // Tensors in alphabetical (byte) order, those of one name in file order: alphabetical(0) is the
+  // file-order index of the first.
   // Requires: position < tensor_count().
   size_t alphabetical(size_t position) const;
   // [first, last) of alphabetical positions whose names begin with `prefix`.
@@ -93,7 +96,7 @@ class CatalogView {
       size_t shard_index) const;
 
  private:
-  explicit CatalogView(absl::Span<const std::byte> bytes);
+  CatalogView(absl::Span<const std::byte> bytes, bool has_repeated_names);
   absl::string_view AlphabeticalName(size_t position) const {
     return tensor_name(alphabetical(position));
   }
@@ -103,10 +106,12 @@ class CatalogView {
   CatalogLayout layout_;
   size_t shard_count_ = 0;
   size_t tensor_count_ = 0;
+  bool has_repeated_names_ = false;
 };
 
-// INVALID_ARGUMENT that lists every entry of the index that its shard does not hold. OK without an
-// index. Tensors that the index does not name are served all the same.
-absl::Status CheckIndexAgainstCatalog(const FileSelection& selection, const CatalogView& catalog);
+// The same catalog without some tensors, given as ascending file-order indexes: what they cover of
+// their shards is left as gaps.
+std::vector<std::byte> BuildCatalogWithout(const CatalogView& catalog,
+                                           absl::Span<const uint32_t> tensor_indexes);
 
 }  // namespace forestage

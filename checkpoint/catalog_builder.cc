@@ -1,16 +1,13 @@
-// BuildCatalog of catalog.h.
+// BuildCatalog and BuildCatalogWithout of catalog.h.
 #include <algorithm>
 #include <cstring>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 #include "checkpoint/catalog.h"
 #include "checkpoint/catalog_layout.h"
-#include "checkpoint/offender_list.h"
 #include "common/check.h"
-#include "common/status_macros.h"
 
 namespace forestage {
 namespace {
@@ -55,28 +52,6 @@ std::vector<uint32_t> AlphabeticalOrder(absl::Span<const PlacedTensor> tensors) 
     return compared != 0 ? compared < 0 : a < b;
   });
   return order;
-}
-
-absl::Status CheckNamesOccurOnce(absl::Span<const CatalogShard> shards,
-                                 absl::Span<const PlacedTensor> tensors,
-                                 absl::Span<const uint32_t> order) {
-  OffenderList repeated;
-  for (size_t i = 0; i < order.size();) {
-    const std::string& name = tensors[order[i]].tensor->name;
-    size_t next = i + 1;
-    while (next < order.size() && tensors[order[next]].tensor->name == name) ++next;
-    if (next - i > 1) {
-      std::vector<std::string> holders;
-      for (size_t j = i; j < next; ++j) {
-        holders.push_back(QuotedName(shards[tensors[order[j]].shard_index].name));
-      }
-      repeated.Add(absl::StrCat(QuotedName(name), " in ", absl::StrJoin(holders, ", ")));
-    }
-    i = next;
-  }
-  if (repeated.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      repeated.count(), " tensor names occur in more than one shard: ", repeated.Text()));
 }
 
 // Lays the records out in one run of bytes whose size is known beforehand.
@@ -224,9 +199,37 @@ absl::StatusOr<std::vector<std::byte>> BuildCatalog(absl::Span<const CatalogShar
       tensors.push_back({&tensor, static_cast<uint32_t>(i)});
     }
   }
-  const std::vector<uint32_t> alphabetical = AlphabeticalOrder(tensors);
-  RETURN_IF_ERROR(CheckNamesOccurOnce(shards, tensors, alphabetical));
-  return CatalogWriter(shards, tensors).Write(alphabetical);
+  return CatalogWriter(shards, tensors).Write(AlphabeticalOrder(tensors));
+}
+
+std::vector<std::byte> BuildCatalogWithout(const CatalogView& catalog,
+                                           absl::Span<const uint32_t> tensor_indexes) {
+  std::vector<CatalogShard> shards(catalog.shard_count());
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const ShardEntryView entry = catalog.shard(i);
+    shards[i].name = std::string(entry.name);
+    shards[i].mtime_ns = entry.mtime_ns;
+    SafetensorsHeader& header = shards[i].header;
+    header.data_begin = entry.data_begin;
+    header.file_bytes = entry.bytes;
+    header.digest = entry.digest;
+    if (const auto metadata = catalog.metadata(i); metadata.has_value()) {
+      header.metadata.emplace(metadata->begin(), metadata->end());
+    }
+    for (uint32_t index = entry.first_tensor; index < entry.first_tensor + entry.tensor_count;
+         ++index) {
+      if (std::binary_search(tensor_indexes.begin(), tensor_indexes.end(), index)) continue;
+      const TensorEntryView tensor = catalog.tensor(index);
+      header.tensors.push_back({.name = std::string(tensor.name),
+                                .dtype = tensor.dtype,
+                                .shape = {tensor.shape.begin(), tensor.shape.end()},
+                                .begin = tensor.begin,
+                                .end = tensor.end});
+    }
+  }
+  absl::StatusOr<std::vector<std::byte>> bytes = BuildCatalog(shards);
+  CHECK(bytes.ok());
+  return *std::move(bytes);
 }
 
 }  // namespace forestage

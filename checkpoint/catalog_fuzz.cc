@@ -1,14 +1,17 @@
-// CatalogView on any bytes: what FromBytes accepts can be used up to the last accessor.
+// CatalogView on any bytes: what FromBytes accepts can be used up to the last accessor, and its
+// names can be resolved by any index.
 //
 // An input that begins with an even byte is a catalog; one that begins with an odd byte changes a
 // sound catalog, byte by byte, so that the fuzzer gets behind the first checks.
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "checkpoint/catalog.h"
+#include "checkpoint/name_resolution.h"
 #include "common/check.h"
 
 namespace forestage {
@@ -44,9 +47,11 @@ uint64_t TouchTensors(const CatalogView& view) {
     for (const uint64_t dimension : tensor.shape) sum += dimension;
     CHECK(tensor.begin <= tensor.end && tensor.end <= view.shard(tensor.shard_index).bytes);
     CHECK(DtypeBits(tensor.dtype) > 0);
-    CHECK(view.Find(tensor.name) == i);
+    const std::optional<size_t> found = view.Find(tensor.name);
+    CHECK(found.has_value() && view.tensor_name(*found) == tensor.name);
     const auto [first, last] = view.PrefixRange(tensor.name);
-    CHECK(first < last && view.alphabetical(first) == i);
+    CHECK(first < last && view.tensor_name(view.alphabetical(first)) == tensor.name);
+    CHECK(view.has_repeated_names() || (*found == i && view.alphabetical(first) == i));
   }
   return sum;
 }
@@ -66,7 +71,11 @@ const std::vector<std::byte>& SoundCatalog() {
                 "w.1":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},
                 "w.10":{"dtype":"BF16","shape":[],"data_offsets":[24,26]}})",
                 26),
-        ShardOf("two", R"({"":{"dtype":"F4","shape":[4],"data_offsets":[0,2]}})", 2)};
+        ShardOf("two", R"({"":{"dtype":"F4","shape":[4],"data_offsets":[0,2]}})", 2),
+        // Names that an index would have to choose between.
+        ShardOf("three", R"({"w.1":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},
+                "":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})",
+                3)};
     return new std::vector<std::byte>(BuildCatalog(shards).value());
   }();
   return *kCatalog;
@@ -80,6 +89,30 @@ std::vector<std::byte> ChangedCatalog(absl::Span<const uint8_t> changes) {
     catalog[place] = static_cast<std::byte>(changes[2]);
   }
   return catalog;
+}
+
+// Resolves names by an index over these tensors: a byte of `choices` says which shard the index
+// names for a tensor, or that it does not have it.
+void ResolveByAnyIndex(const CatalogView& view, absl::Span<const uint8_t> choices) {
+  FileSelection selection;
+  selection.directory = "d";
+  selection.index_name = "i";
+  for (size_t i = 0; i < view.shard_count(); ++i) {
+    selection.index.shards.emplace_back(view.shard(i).name);
+  }
+  selection.index.shards.push_back("not there");
+  for (size_t i = 0; i < view.tensor_count() && i < choices.size(); ++i) {
+    if (choices[i] % 4 == 0) continue;
+    selection.index.entries.push_back(
+        {.tensor = view.tensor_name(i),
+         .shard = static_cast<uint32_t>(choices[i] % selection.index.shards.size())});
+  }
+  const absl::StatusOr<std::vector<uint32_t>> ignored = ResolveNames(selection, view);
+  if (!ignored.ok()) return;
+  const std::vector<std::byte> bytes = BuildCatalogWithout(view, *ignored);
+  const absl::StatusOr<CatalogView> served = CatalogView::FromBytes(bytes);
+  CHECK(served.ok() && !served->has_repeated_names());
+  CHECK(served->tensor_count() + ignored->size() == view.tensor_count());
 }
 
 }  // namespace
@@ -99,5 +132,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   if (!view.ok()) return 0;
   volatile uint64_t sum = forestage::TouchShards(*view) + forestage::TouchTensors(*view);
   (void)sum;
+  if (view->shard_count() <= 16) forestage::ResolveByAnyIndex(*view, rest);
   return 0;
 }

@@ -12,10 +12,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "checkpoint/catalog_assembly.h"
 #include "checkpoint/directory_listing.h"
 #include "checkpoint/foreign_format.h"
 #include "checkpoint/offender_list.h"
@@ -41,24 +43,40 @@ constexpr absl::string_view kOtherKinds[] = {".bin",  ".pth", ".pt",      ".ckpt
 // What programs add to the name of a file that is not all there yet.
 constexpr absl::string_view kUnfinished[] = {".partial", ".incomplete", ".part",
                                              ".tmp",     ".download",   ".crdownload"};
+// Where Hugging Face's programs keep the bytes of a file until they are all there.
+constexpr absl::string_view kHuggingFaceUnfinished = ".incomplete";
+constexpr char kFetchAdvice[] = "fetch what is missing or damaged again";
 // Of a directory without safetensors so many files are looked into, to see what they are.
 constexpr size_t kLookedIntoMax = 10'000;
 
 bool IsSafetensors(absl::string_view name) { return absl::EndsWith(name, ".safetensors"); }
+
+// Of a file that is on its way to become safetensors; empty for all others.
+absl::string_view UnfinishedSuffix(absl::string_view name) {
+  for (const absl::string_view suffix : kUnfinished) {
+    absl::string_view stem = name;
+    // Programs put a hash or a number between the two.
+    if (absl::ConsumeSuffix(&stem, suffix) && absl::StrContains(stem, ".safetensors")) {
+      return suffix;
+    }
+  }
+  return "";
+}
+
+// The parts of a text that are there.
+std::string JoinParts(std::vector<std::string> parts) {
+  parts.erase(std::remove(parts.begin(), parts.end(), ""), parts.end());
+  return absl::StrJoin(parts, "; ");
+}
 
 // Why a file that looks like safetensors is none; empty for all others.
 std::string NearlySafetensors(absl::string_view name) {
   if (IsSafetensors(name)) return "";
   if (absl::EndsWithIgnoreCase(name, ".safetensors"))
     return "its name does not end in .safetensors in small letters";
-  for (const absl::string_view suffix : kUnfinished) {
-    absl::string_view stem = name;
-    // Programs put a hash or a number between the two.
-    if (absl::ConsumeSuffix(&stem, suffix) && absl::StrContains(stem, ".safetensors"))
-      return absl::StrCat("not finished: a program that writes or fetches it left a ", suffix,
-                          " file");
-  }
-  return "";
+  const absl::string_view suffix = UnfinishedSuffix(name);
+  if (suffix.empty()) return "";
+  return absl::StrCat("not finished: a program that writes or fetches it left a ", suffix, " file");
 }
 
 bool IsIndex(absl::string_view name) {
@@ -148,12 +166,12 @@ class ShardFaults {
   }
 
   bool empty() const { return faults_.empty(); }
-  // `further` is what else is wrong; may be empty.
-  absl::Status ToStatus(absl::string_view introduction, absl::string_view further) const {
-    const absl::StatusCode code = missing_       ? absl::StatusCode::kNotFound
-                                  : !error_.ok() ? error_.code()
-                                                 : absl::StatusCode::kInvalidArgument;
-    return absl::Status(code, absl::StrCat(introduction, faults_.Text(), further));
+  // Some are not there.
+  bool missing() const { return missing_; }
+  std::string Text() const { return faults_.Text(); }
+  absl::StatusCode code() const {
+    if (missing_) return absl::StatusCode::kNotFound;
+    return error_.ok() ? absl::StatusCode::kInvalidArgument : error_.code();
   }
 
  private:
@@ -195,21 +213,72 @@ class FileSelector {
     selection_.ignored.push_back({std::string(name), std::string(reason)});
   }
 
-  // What is wrong with shards that could be served: "; ..." behind an error about others.
-  std::string FurtherFaults(absl::Span<const SelectedShard> shards) const {
-    OffenderList faults;
-    SurveyShards(shards, &faults);
-    return faults.empty() ? ""
-                          : absl::StrCat("; and of the shards that are there: ", faults.Text());
+  // Everything that is wrong with the directory, one part after the other; empty ones are left out.
+  absl::Status Refusal(absl::StatusCode code, std::vector<std::string> parts) const {
+    parts.push_back(UnfinishedText());
+    return absl::Status(
+        code, absl::StrCat(QuotedPath(selection_.directory), ": ", JoinParts(std::move(parts))));
   }
-  // All that look like shards, where nobody can say which are.
-  std::string FurtherFaultsByName() const {
-    std::vector<SelectedShard> shards;
+
+  // Downloads that go on or were broken off: in the directory, and where Hugging Face's programs
+  // keep them until they are finished.
+  std::string UnfinishedText() const {
+    OffenderList unfinished;
+    for (const std::string& name : names_) {
+      if (!UnfinishedSuffix(name).empty()) unfinished.Add(QuotedName(name));
+    }
+    for (const absl::string_view place : {"/.cache/huggingface/download", "/../../blobs"}) {
+      const std::string directory = absl::StrCat(selection_.directory, place);
+      if (LookAt(directory).kind != FileKind::kDirectory) continue;
+      absl::StatusOr<std::vector<std::string>> names = ListDirectory(directory);
+      if (!names.ok()) continue;
+      std::sort(names->begin(), names->end(), NaturalLess);
+      for (const std::string& name : *names) {
+        if (absl::EndsWith(name, kHuggingFaceUnfinished)) {
+          unfinished.Add(QuotedPath(absl::StrCat(directory, "/", name)));
+        }
+      }
+    }
+    if (unfinished.empty()) return "";
+    return absl::StrCat("not finished by the program that writes or fetches it: ",
+                        unfinished.Text(), "; let it end, or fetch again");
+  }
+
+  // What is wrong with the shards that could be served, and with the names in them.
+  std::string FurtherFaults() const {
+    return ListOf(FaultsOf(selection_, ReadShards(selection_.shards)));
+  }
+  static std::string ListOf(absl::Span<const absl::Status> statuses) {
+    OffenderList faults;
+    for (const absl::Status& status : statuses) faults.Add(std::string(status.message()));
+    return faults.empty() ? "" : absl::StrCat("and of the shards that are there: ", faults.Text());
+  }
+
+  // What is wrong with all that look like shards, where nobody can say which are, nor which of two
+  // tensors of one name is meant.
+  std::string FaultsByName() const {
+    std::vector<std::string> names;
+    std::vector<SelectedShard> regular;
+    ShardFaults faults;
     for (const std::string& name : names_) {
       if (!IsSafetensors(name) || name.front() == '.') continue;
-      if (LookAt(PathOf(name)).kind == FileKind::kRegular) shards.push_back({name, PathOf(name)});
+      const FileLook look = LookAt(PathOf(name));
+      names.push_back(name);
+      faults.Add(name, look);
+      if (look.kind == FileKind::kRegular) regular.push_back({name, PathOf(name)});
     }
-    return FurtherFaults(shards);
+    std::vector<absl::Status> damaged;
+    for (const ShardReading& reading : ReadShards(regular)) {
+      if (!reading.ok()) damaged.push_back(reading.status());
+    }
+    return JoinParts({faults.Text(), GapsText(MissingShards(names)), ListOf(damaged)});
+  }
+
+  static std::string GapsText(const OffenderList& missing) {
+    if (missing.empty()) return "";
+    return absl::StrCat(Counted(missing.count(), "shard of a numbered set is missing",
+                                "shards of a numbered set are missing"),
+                        ": ", missing.Text());
   }
 
   absl::Status SelectByIndex() {
@@ -217,16 +286,19 @@ class FileSelector {
     ShardFaults index_faults;
     index_faults.Add(index_name, LookAt(PathOf(index_name)));
     if (!index_faults.empty()) {
-      return index_faults.ToStatus(absl::StrCat(QuotedPath(selection_.directory), ": the index "),
-                                   FurtherFaultsByName());
+      return Refusal(index_faults.code(),
+                     {absl::StrCat("the index ", index_faults.Text()), FaultsByName()});
     }
-    absl::Status status = ReadIndex();
-    if (!status.ok()) {
-      return absl::Status(status.code(), absl::StrCat(status.message(), FurtherFaultsByName()));
+    const absl::StatusOr<std::string> entry_faults = ReadIndex();
+    if (!entry_faults.ok()) {
+      return Refusal(entry_faults.status().code(),
+                     {std::string(entry_faults.status().message()), FaultsByName()});
     }
 
-    const std::set<std::string, decltype(&NaturalLess)> shards(
-        selection_.index.shards.begin(), selection_.index.shards.end(), &NaturalLess);
+    std::set<std::string, decltype(&NaturalLess)> shards(&NaturalLess);
+    for (const std::string& shard : selection_.index.shards) {
+      if (IsFileName(shard)) shards.insert(shard);
+    }
     ShardFaults faults;
     OffenderList others;
     for (const std::string& shard : shards) {
@@ -238,7 +310,7 @@ class FileSelector {
         AddShard(shard);
       }
     }
-    RETURN_IF_ERROR(CheckIndexed(shards.size(), others, faults));
+    RETURN_IF_ERROR(CheckIndexed(shards.size(), *entry_faults, others, faults));
     for (const std::string& name : names_) {
       if (shards.count(name) > 0 || name == index_name) continue;
       if (IsSafetensors(name)) {
@@ -250,27 +322,40 @@ class FileSelector {
     return absl::OkStatus();
   }
 
-  absl::Status ReadIndex() {
+  // What is wrong with single entries; empty when nothing is.
+  absl::StatusOr<std::string> ReadIndex() {
     const std::string& name = selection_.index_name;
     ASSIGN_OR_RETURN(IndexText text, ReadIndexFile(PathOf(name), name));
-    ASSIGN_OR_RETURN(selection_.index, ParseWeightIndex(text.text, std::move(text.owner), name));
-    return absl::OkStatus();
+    ASSIGN_OR_RETURN(ParsedWeightIndex parsed,
+                     ParseWeightIndex(text.text, std::move(text.owner), name));
+    selection_.index = std::move(parsed.index);
+    return parsed.faults;
   }
 
   // `others` are shards that are no safetensors by their names.
-  absl::Status CheckIndexed(size_t shard_count, const OffenderList& others,
-                            const ShardFaults& faults) const {
-    if (others.empty() && faults.empty()) return absl::OkStatus();
-    const std::string directory = QuotedPath(selection_.directory);
-    const std::string missing =
-        absl::StrCat("of the ", shard_count, " shards that ", selection_.index_name, " names, ");
-    const std::string further = FurtherFaults(selection_.shards);
-    if (others.empty()) return faults.ToStatus(absl::StrCat(directory, ": ", missing), further);
-    return absl::FailedPreconditionError(absl::StrCat(
-        directory, ": ", selection_.index_name,
-        " names files that are no safetensors: ", others.Text(),
-        "; they are not served yet: ", kForeignWeightsAdvice, faults.empty() ? "" : "; ",
-        faults.empty() ? "" : faults.ToStatus(missing, "").message(), further));
+  absl::Status CheckIndexed(size_t shard_count, const std::string& entry_faults,
+                            const OffenderList& others, const ShardFaults& faults) const {
+    if (entry_faults.empty() && others.empty() && faults.empty()) return absl::OkStatus();
+    const std::string& index_name = selection_.index_name;
+    std::vector<std::string> parts;
+    if (!entry_faults.empty()) {
+      parts.push_back(absl::StrCat(index_name, ": ", entry_faults, "; fetch it again"));
+    }
+    if (!others.empty()) {
+      parts.push_back(absl::StrCat(index_name,
+                                   " names files that are no safetensors: ", others.Text(),
+                                   "; they are not served yet: ", kForeignWeightsAdvice));
+    }
+    if (!faults.empty()) {
+      parts.push_back(absl::StrCat("of the ", shard_count, " shards that ", index_name, " names, ",
+                                   faults.Text()));
+    }
+    parts.push_back(FurtherFaults());
+    if (faults.missing()) parts.push_back(kFetchAdvice);
+    const absl::StatusCode code = !others.empty()   ? absl::StatusCode::kFailedPrecondition
+                                  : !faults.empty() ? faults.code()
+                                                    : absl::StatusCode::kInvalidArgument;
+    return Refusal(code, std::move(parts));
   }
 
   // "'pytorch_model.bin' (a zip archive as torch.save writes it)".
@@ -328,16 +413,9 @@ class FileSelector {
     }
     const OffenderList missing = MissingShards(names);
     if (faults.empty() && missing.empty()) return absl::OkStatus();
-    const std::string directory = absl::StrCat(QuotedPath(selection_.directory), ": ");
-    std::string further = FurtherFaults(selection_.shards);
-    if (missing.empty()) return faults.ToStatus(directory, further);
-    const std::string gaps =
-        absl::StrCat(missing.count(),
-                     missing.count() == 1 ? " shard of a numbered set is missing: "
-                                          : " shards of a numbered set are missing: ",
-                     missing.Text());
-    if (!faults.empty()) return faults.ToStatus(directory, absl::StrCat("; ", gaps, further));
-    return absl::FailedPreconditionError(absl::StrCat(directory, gaps, further));
+    const bool fetch = faults.missing() || !missing.empty();
+    return Refusal(faults.empty() ? absl::StatusCode::kFailedPrecondition : faults.code(),
+                   {faults.Text(), GapsText(missing), FurtherFaults(), fetch ? kFetchAdvice : ""});
   }
 
   absl::Status NothingToServe() const {

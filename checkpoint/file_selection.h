@@ -43,7 +43,7 @@ struct WeightIndex {
     // Index into `shards`.
     uint32_t shard = 0;
   };
-  // In the order of the text. A name may be there twice until CheckIndexAgainstCatalog has passed.
+  // In the order of the text. A name may be there twice until ResolveNames has passed.
   std::vector<Entry> entries = {};
   // In the order of their first entries, each once.
   std::vector<std::string> shards = {};

@@ -104,15 +104,23 @@ FileContent RecogniseNoWeights(absl::string_view begin, uint64_t file_bytes) {
   const absl::string_view text = absl::StripLeadingAsciiWhitespace(begin);
   if (absl::StartsWithIgnoreCase(text, "<!doctype html") ||
       absl::StartsWithIgnoreCase(text, "<html") || absl::StartsWithIgnoreCase(text, "<head")) {
-    return NoWeights("an HTML page, most likely the answer of a server to a failed download");
+    return NoWeights(
+        "an HTML page, most likely the answer of a server to a failed download; fetch it "
+        "again");
   }
   if (absl::StartsWithIgnoreCase(text, "<?xml")) {
-    return NoWeights("an XML document, most likely the answer of a server to a failed download");
+    return NoWeights(
+        "an XML document, most likely the answer of a server to a failed download; fetch it "
+        "again");
   }
-  if (file_bytes == 0) return NoWeights("an empty file, most likely a download that never began");
+  if (file_bytes == 0)
+    return NoWeights(
+        "an empty file, most likely a download that never began; "
+        "fetch it again");
   if (begin.size() >= 8 && begin.find_first_not_of('\0') == absl::string_view::npos) {
     return NoWeights(
-        "a file that begins with zeros, as one whose space was reserved but never written");
+        "a file that begins with zeros, as one whose space was reserved but never written; "
+        "fetch it again");
   }
   return {};
 }

@@ -19,6 +19,8 @@ using Kind = JsonScanner::Kind;
 using Step = JsonScanner::Step;
 
 constexpr absl::string_view kMetadataKey = "__metadata__";
+// A header that was never sound has many; the first ones tell.
+constexpr size_t kBrokenTensorsListedMax = 10;
 
 // One pass over a header's text.
 class HeaderTextReader {
@@ -26,10 +28,8 @@ class HeaderTextReader {
   explicit HeaderTextReader(absl::string_view text) : scanner_(text) {}
 
   absl::StatusOr<HeaderText> Read() {
-    if (!ReadRoot()) {
-      return absl::InvalidArgumentError(
-          where_.empty() ? scanner_.error() : absl::StrCat(where_, ": ", scanner_.error()));
-    }
+    if (!ReadRoot()) AddFault(scanner_.error());
+    if (!faults_.empty()) return absl::InvalidArgumentError(faults_.Text());
     return std::move(header_);
   }
 
@@ -45,14 +45,23 @@ class HeaderTextReader {
       } else {
         HeaderTensor& tensor = header_.tensors.emplace_back();
         tensor.name.assign(key.data(), key.size());
-        if (!ReadTensor(&tensor)) {
-          where_ = absl::StrCat("tensor ", QuotedName(tensor.name));
-          return false;
-        }
+        in_tensor_ = true;
+        if (!ReadTensor(&tensor)) return false;
+        in_tensor_ = false;
       }
       where_.clear();
     }
     return step == Step::kEnd && scanner_.ReadEnd();
+  }
+
+  // What breaks the schema and leaves the rest readable does not end the reading.
+  void AddFault(absl::string_view what) {
+    if (in_tensor_) where_ = absl::StrCat("tensor ", QuotedName(header_.tensors.back().name));
+    if (faults_.count() < kBrokenTensorsListedMax) {
+      faults_.Add(where_.empty() ? std::string(what) : absl::StrCat(where_, ": ", what));
+    } else {
+      faults_.AddUnlisted(1);
+    }
   }
 
   bool ReadMetadata() {
@@ -65,9 +74,15 @@ class HeaderTextReader {
     absl::string_view value;
     Step step;
     while ((step = scanner_.NextKey(&key)) == Step::kItem) {
-      std::string& slot = metadata[std::string(key)];
+      const std::string name(key);
+      const Kind kind = scanner_.Peek();
+      if (kind != Kind::kString && kind != Kind::kNone) {
+        AddFault(scanner_.Here(absl::StrCat("expected a string for ", QuotedName(name))));
+        if (!scanner_.SkipValue()) return false;
+        continue;
+      }
       if (!scanner_.ReadString(&value)) return false;
-      slot.assign(value.data(), value.size());
+      metadata[name].assign(value.data(), value.size());
     }
     return step == Step::kEnd;
   }
@@ -94,9 +109,9 @@ class HeaderTextReader {
       if (!read) return false;
     }
     if (step != Step::kEnd) return false;
-    if (!saw_dtype) return scanner_.Fail("no field dtype");
-    if (!saw_shape) return scanner_.Fail("no field shape");
-    if (!saw_offsets) return scanner_.Fail("no field data_offsets");
+    if (!saw_dtype) AddFault(scanner_.Here("no field dtype"));
+    if (!saw_shape) AddFault(scanner_.Here("no field shape"));
+    if (!saw_offsets) AddFault(scanner_.Here("no field data_offsets"));
     return true;
   }
 
@@ -139,8 +154,11 @@ class HeaderTextReader {
 
   bool FindDtype(absl::string_view name, Dtype* dtype) {
     const std::optional<Dtype> found = DtypeFromName(name);
-    if (!found.has_value()) return scanner_.Fail(absl::StrCat("unknown dtype ", QuotedName(name)));
-    *dtype = *found;
+    if (found.has_value()) {
+      *dtype = *found;
+    } else {
+      AddFault(scanner_.Here(absl::StrCat("unknown dtype ", QuotedName(name))));
+    }
     return true;
   }
 
@@ -163,8 +181,10 @@ class HeaderTextReader {
   JsonScanner scanner_;
   HeaderText header_;
   bool saw_metadata_ = false;
-  // The entry that is being read.
+  // The entry that is being read: "__metadata__", or the last tensor.
   std::string where_;
+  bool in_tensor_ = false;
+  OffenderList faults_;
 };
 
 // Keeps the last tensor of every name.

@@ -84,8 +84,12 @@ void AppendUtf8(uint32_t code_point, std::string* out) {
 }  // namespace
 
 bool JsonScanner::Fail(absl::string_view message) {
-  if (error_.empty()) error_ = absl::StrCat(message, " at byte ", position_, " of the JSON text");
+  if (error_.empty()) error_ = Here(message);
   return false;
+}
+
+std::string JsonScanner::Here(absl::string_view message) const {
+  return absl::StrCat(message, " at byte ", position_, " of the JSON text");
 }
 
 bool JsonScanner::AtDigit() const {

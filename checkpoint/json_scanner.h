@@ -54,6 +54,8 @@ class JsonScanner {
 
   // Fails with a message of the caller's, at the present place.
   bool Fail(absl::string_view message);
+  // A message with that place, without failing.
+  std::string Here(absl::string_view message) const;
   // "expected ':' at byte 17 of the text".
   const std::string& error() const { return error_; }
 

@@ -24,6 +24,10 @@ std::string QuotedPath(absl::string_view path) {
   return absl::StrCat("'", utf8 ? absl::Utf8SafeCEscape(path) : absl::CEscape(path), "'");
 }
 
+std::string Counted(size_t count, absl::string_view one, absl::string_view many) {
+  return absl::StrCat(count, " ", count == 1 ? one : many);
+}
+
 void OffenderList::Add(std::string offender) {
   ++count_;
   if (listed_.size() < kOffendersListedMax) listed_.push_back(std::move(offender));

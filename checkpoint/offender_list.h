@@ -19,6 +19,9 @@ std::string QuotedName(absl::string_view name);
 // The same, never cut.
 std::string QuotedPath(absl::string_view path);
 
+// "1 shard", "2 shards".
+std::string Counted(size_t count, absl::string_view one, absl::string_view many);
+
 // Collects what is wrong. Not thread-safe.
 class OffenderList {
  public:

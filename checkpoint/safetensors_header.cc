@@ -58,7 +58,8 @@ absl::Status LengthError(uint64_t text_bytes, uint64_t file_bytes, absl::string_
     return RuleError(
         HeaderRule::kHeaderLength, file_name,
         absl::StrCat("the header ends beyond the file, which has ", file_bytes, " bytes of the ",
-                     kLengthFieldBytes + text_bytes, " that length field and header need alone"));
+                     kLengthFieldBytes + text_bytes,
+                     " that length field and header need alone; fetch it again if it was cut"));
   }
   return absl::OkStatus();
 }
@@ -143,8 +144,9 @@ absl::Status CheckCoverage(uint64_t tensors_end, uint64_t data_begin, uint64_t f
     if (!__builtin_add_overflow(tensors_end, data_begin, &whole_bytes)) {
       whole = absl::StrCat(whole_bytes);
     }
-    return RuleError(HeaderRule::kCoverage, file_name,
-                     absl::StrCat("a cut download: ", file_bytes, " bytes of ", whole));
+    return RuleError(
+        HeaderRule::kCoverage, file_name,
+        absl::StrCat("a cut download: ", file_bytes, " bytes of ", whole, "; fetch it again"));
   }
   return absl::OkStatus();
 }

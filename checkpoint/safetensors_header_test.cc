@@ -317,6 +317,23 @@ TEST(SafetensorsHeaderTest, NamesBothTensorsThatOverlap) {
             HasSubstr("they overlap by 4 bytes"), HasSubstr("InvalidOffset")));
 }
 
+TEST(SafetensorsHeaderTest, ListsAllThatBreaksTheSchemaAndWhereTheTextEnds) {
+  const std::string text =
+      R"({"__metadata__":{"n":1,"ok":"x","l":[2]},"a":{"dtype":"F9","shape":[],"data_offsets":[0,1]},)"
+      R"("b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},"c":["F10",[1],[2,3]],)"
+      R"("d":{"dtype":"U8"},"e":{"dtype":"U8","shape":[-1]})";
+  EXPECT_THAT(
+      ParseHeader(BytesOf(text), 8 + text.size() + 3, "f"),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("__metadata__: expected a string for 'n'"),
+                     HasSubstr("__metadata__: expected a string for 'l'"),
+                     HasSubstr("tensor 'a': unknown dtype 'F9'"),
+                     HasSubstr("tensor 'c': unknown dtype 'F10'"),
+                     HasSubstr("tensor 'd': no field shape"),
+                     HasSubstr("tensor 'd': no field data_offsets"), HasSubstr("tensor 'e': "),
+                     Not(HasSubstr("'b'")), HasSubstr("InvalidHeaderDeserialization"))));
+}
+
 TEST(SafetensorsHeaderTest, ListsEveryTensorThatBreaksARule) {
   const std::string file = SafetensorsForTest(
       Expand("{\"a\":{$D:\"U8\",$S:[3],$O:[0,4]},\"b\":{$D:\"U8\",$S:[4],$O:[4,8]},"

@@ -1,16 +1,18 @@
-// What else is wrong with a checkpoint that is refused already.
+// Headers of a checkpoint's shards, by their paths.
 #pragma once
+
+#include <vector>
 
 #include "absl/types/span.h"
 
+#include "checkpoint/catalog_assembly.h"
 #include "checkpoint/file_selection.h"
-#include "checkpoint/offender_list.h"
 
 namespace forestage {
 
-// Opens these files, reads their headers in a few threads, and adds what is wrong with each, in the
-// order of the files. For errors only: so that somebody who mends one fault does not meet the next
-// after it. Blocks on the file system.
-void SurveyShards(absl::Span<const SelectedShard> shards, OffenderList* faults);
+// Opens these files and reads their headers, in a few threads; in the order of the files. Asks the
+// kernel for no read-ahead, so that data stays as cold as it was. Never hangs on a FIFO; blocks on
+// the file system.
+std::vector<ShardReading> ReadShards(absl::Span<const SelectedShard> shards);
 
 }  // namespace forestage

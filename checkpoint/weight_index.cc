@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "simdjson.h"
 
+#include "checkpoint/foreign_format.h"
 #include "checkpoint/json_scanner.h"
 #include "checkpoint/offender_list.h"
 
@@ -31,36 +32,41 @@ struct Names {
   std::deque<std::string> unescaped;
 };
 
-// One pass over an index; what is wrong with single entries is collected, not thrown at the first.
+// One pass over an index; what is wrong with single entries is collected.
 class WeightIndexReader {
  public:
   // `names` outlives the reader.
   explicit WeightIndexReader(Names& names) : names_(names), scanner_(names.text) {}
 
-  // Empty when all is well, else what is wrong.
+  // Why it is no index; empty when it is one.
   std::string Read() {
     if (!ReadRoot()) return absl::StrCat("not a valid index: ", scanner_.error());
     if (!saw_weight_map_) return "not a valid index: it has no weight_map";
     if (not_strings_.empty() && index_.entries.empty()) return "its weight_map names no tensor";
-    // Names held twice are found where all names are looked up anyway; here they only join others.
-    if (not_strings_.empty() && bad_shards_.empty()) return "";
-    std::string wrong;
-    FindRepeated();
-    Append("keys held twice", repeated_, &wrong);
-    Append("values that are no file names", not_strings_, &wrong);
-    Append("shards that are no file names in the directory", bad_shards_, &wrong);
-    return wrong;
+    return "";
+  }
+
+  // What is wrong with single entries.
+  std::string Faults() const {
+    std::string faults;
+    if (!not_strings_.empty()) {
+      absl::StrAppend(&faults,
+                      Counted(not_strings_.count(), "value that is no file name",
+                              "values that are no file names"),
+                      ": ", not_strings_.Text());
+    }
+    if (!bad_shards_.empty()) {
+      absl::StrAppend(&faults, faults.empty() ? "" : "; ",
+                      Counted(bad_shards_.count(), "shard that is no file name in the directory",
+                              "shards that are no file names in the directory"),
+                      ": ", bad_shards_.Text());
+    }
+    return faults;
   }
 
   WeightIndex TakeIndex() { return std::move(index_); }
 
  private:
-  static void Append(absl::string_view what, const OffenderList& offenders, std::string* wrong) {
-    if (offenders.empty()) return;
-    absl::StrAppend(wrong, wrong->empty() ? "" : "; ", offenders.count(), " ", what, ": ",
-                    offenders.Text());
-  }
-
   bool ReadRoot() {
     if (!scanner_.BeginObject()) return false;
     absl::string_view key;
@@ -120,23 +126,8 @@ class WeightIndexReader {
   }
 
   void CheckShard(absl::string_view shard, absl::string_view tensor) {
-    const bool bad = shard.empty() || shard == "." || shard == ".." ||
-                     shard.find('/') != absl::string_view::npos ||
-                     shard.find('\0') != absl::string_view::npos;
-    if (!bad) return;
+    if (IsFileName(shard)) return;
     bad_shards_.Add(absl::StrCat(QuotedName(shard), " (for ", QuotedName(tensor), ")"));
-  }
-
-  void FindRepeated() {
-    std::vector<absl::string_view> names;
-    names.reserve(index_.entries.size());
-    for (const WeightIndex::Entry& entry : index_.entries) names.push_back(entry.tensor);
-    std::sort(names.begin(), names.end());
-    for (size_t i = 1; i < names.size(); ++i) {
-      const bool again = names[i] == names[i - 1];
-      const bool third = i > 1 && names[i] == names[i - 2];
-      if (again && !third) repeated_.Add(QuotedName(names[i]));
-    }
   }
 
   Names& names_;
@@ -146,28 +137,51 @@ class WeightIndexReader {
   // Of the last entry, as it stands in the text; empty when it had escapes.
   absl::string_view last_shard_;
   absl::flat_hash_map<std::string, uint32_t> shard_indexes_;
-  OffenderList repeated_;
   OffenderList not_strings_;
   OffenderList bad_shards_;
 };
 
 }  // namespace
 
-absl::StatusOr<WeightIndex> ParseWeightIndex(absl::string_view text,
-                                             std::shared_ptr<const void> owner,
-                                             absl::string_view index_name) {
-  if (!simdjson::validate_utf8(text.data(), text.size())) {
-    return absl::InvalidArgumentError(absl::StrCat(index_name, ": not a valid index: not UTF-8"));
-  }
+absl::StatusOr<ParsedWeightIndex> ParseWeightIndex(absl::string_view text,
+                                                   std::shared_ptr<const void> owner,
+                                                   absl::string_view index_name) {
   auto names = std::make_shared<Names>();
   names->text_owner = std::move(owner);
   names->text = text;
   WeightIndexReader reader(*names);
-  const std::string wrong = reader.Read();
-  if (!wrong.empty()) return absl::InvalidArgumentError(absl::StrCat(index_name, ": ", wrong));
-  WeightIndex index = reader.TakeIndex();
-  index.owner = std::move(names);
-  return index;
+  const bool utf8 = simdjson::validate_utf8(text.data(), text.size());
+  const std::string wrong = utf8 ? reader.Read() : "not a valid index: not UTF-8";
+  if (!wrong.empty()) {
+    const std::string content =
+        DescribeForeignFormat(text.substr(0, kForeignFormatBytes), text.size());
+    return absl::InvalidArgumentError(absl::StrCat(
+        index_name, ": ", wrong, content.empty() ? "" : absl::StrCat(": this is ", content)));
+  }
+  ParsedWeightIndex parsed;
+  parsed.faults = reader.Faults();
+  parsed.index = reader.TakeIndex();
+  parsed.index.owner = std::move(names);
+  return parsed;
+}
+
+bool IsFileName(absl::string_view name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find('/') == absl::string_view::npos && name.find('\0') == absl::string_view::npos;
+}
+
+OffenderList RepeatedKeys(const WeightIndex& index) {
+  OffenderList repeated;
+  std::vector<absl::string_view> names;
+  names.reserve(index.entries.size());
+  for (const WeightIndex::Entry& entry : index.entries) names.push_back(entry.tensor);
+  std::sort(names.begin(), names.end());
+  for (size_t i = 1; i < names.size(); ++i) {
+    const bool again = names[i] == names[i - 1];
+    const bool third = i > 1 && names[i] == names[i - 2];
+    if (again && !third) repeated.Add(QuotedName(names[i]));
+  }
+  return repeated;
 }
 
 }  // namespace forestage

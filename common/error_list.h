@@ -1,13 +1,18 @@
 // One error that names all.
 #pragma once
 
+#include <cstddef>
+
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 
 namespace forestage {
 
+// An error names so many, and counts the others.
+inline constexpr size_t kErrorsJoinedMax = 1000;
+
 // OK when all are. One error as it is, with its payloads (errno, header rule); of several the first
-// one's code and all messages, a line each.
+// one's code and all messages, a line each, up to kErrorsJoinedMax.
 absl::Status JoinErrors(absl::Span<const absl::Status> statuses);
 
 }  // namespace forestage

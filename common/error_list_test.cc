@@ -17,6 +17,12 @@ TEST(ErrorListTest, NamesAllAndKeepsTheFirstOnesCode) {
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kNotFound, "a\nb"));
 }
 
+TEST(ErrorListTest, IsBounded) {
+  const std::vector<absl::Status> statuses(kErrorsJoinedMax + 7, absl::NotFoundError("a"));
+  EXPECT_THAT(JoinErrors(statuses),
+              StatusIs(absl::StatusCode::kNotFound, ::testing::EndsWith("a\na\nand 7 more")));
+}
+
 TEST(ErrorListTest, OneErrorKeepsItsErrno) {
   EXPECT_EQ(ErrnoOf(JoinErrors({absl::OkStatus(), ErrnoStatus(EIO, "a")})), EIO);
 }

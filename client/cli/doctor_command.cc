@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "client/cli/byte_format.h"
+#include "client/cli/ls_command.h"
 #include "client/cli/name_escaping.h"
 #include "client/cli/text_table.h"
 #include <sys/resource.h>
@@ -21,6 +22,8 @@ namespace {
 
 constexpr absl::Duration kAnswerTimeout = absl::Seconds(5);
 constexpr absl::Duration kStoragePatience = absl::Seconds(10);
+// So many are named, and the others counted.
+constexpr size_t kCopiesListedMax = 20;
 
 const char* QuestionOf(absl::string_view verdict) {
   if (verdict == "mapping") return "files can be mapped";
@@ -83,6 +86,25 @@ std::string MountText(const ExaminedMount& mount) {
   return text;
 }
 
+// Of copies that the index decided against, said once for all.
+std::string CopiesText(const std::vector<IgnoredCopy>& copies) {
+  if (copies.empty()) return "";
+  std::string text = absl::StrCat("WARNING: ", FormatCount(copies.size(), "tensor"),
+                                  copies.size() == 1 ? " lies" : " lie",
+                                  " in another shard, too, than the one that the index names; the "
+                                  "index decides, and the copies "
+                                  "are ignored:\n");
+  for (size_t i = 0; i < copies.size() && i < kCopiesListedMax; ++i) {
+    absl::StrAppend(&text, "  ", EscapeName(copies[i].tensor), ": served from ",
+                    EscapeName(copies[i].served_from), ", ignored in ", EscapeName(copies[i].shard),
+                    copies[i].differs ? ", where dtype or shape differ" : "", "\n");
+  }
+  if (copies.size() > kCopiesListedMax) {
+    absl::StrAppend(&text, "  and ", copies.size() - kCopiesListedMax, " more\n");
+  }
+  return absl::StrCat(text, "  engines that read without the index may take the copies\n");
+}
+
 std::string SoundnessText(const ExaminedCheckpoint& checkpoint) {
   if (!checkpoint.soundness.ok()) {
     return absl::StrCat("files: BROKEN:\n  ",
@@ -90,7 +112,8 @@ std::string SoundnessText(const ExaminedCheckpoint& checkpoint) {
                         "\n");
   }
   return checkpoint.headers_checked
-             ? "files: sound: every header was read and agrees with the others\n"
+             ? absl::StrCat("files: sound: every header was read and agrees with the others\n",
+                            CopiesText(checkpoint.ignored_copies))
              : "files: may be read; headers were not looked at, since opening a file may drop it "
                "from memory\n";
 }
@@ -234,6 +257,10 @@ Json DoctorJson(const DoctorFindings& findings) {
   document["headers_checked"] = findings.checkpoint.headers_checked;
   if (!findings.checkpoint.soundness.ok()) {
     document["error"] = std::string(findings.checkpoint.soundness.message());
+  }
+  document["ignored_copies"] = Json::array();
+  for (const IgnoredCopy& copy : findings.checkpoint.ignored_copies) {
+    document["ignored_copies"].push_back(CopyJson(copy));
   }
   document["daemon"] = DaemonJson(findings.daemon);
   document["weaknesses"] = WeaknessesJson(ReaderWeaknesses(findings));

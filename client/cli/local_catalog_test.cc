@@ -52,7 +52,8 @@ TEST(LsTest, JsonHasTheDocumentedKeysAndAbsoluteRanges) {
   std::ofstream(directory.File("pytorch_model.bin")) << "PK";
   ASSERT_OK_AND_ASSIGN(const auto catalog, LocalCatalog::Read(directory.path()));
   const Json document = LsJson(*catalog, "");
-  EXPECT_THAT(Keys(document), ElementsAre("total_bytes", "shards", "tensors", "ignored"));
+  EXPECT_THAT(Keys(document),
+              ElementsAre("total_bytes", "shards", "tensors", "ignored", "ignored_copies"));
   ASSERT_EQ(document["shards"].size(), 2u);
   EXPECT_THAT(Keys(document["shards"][0]), ElementsAre("name", "bytes", "tensors"));
   EXPECT_EQ(document["shards"][0]["tensors"], 2);

@@ -47,6 +47,13 @@ std::string TensorsText(const CatalogView& view, const std::string& prefix) {
 
 }  // namespace
 
+Json CopyJson(const IgnoredCopy& copy) {
+  return {{"tensor", copy.tensor},
+          {"shard", copy.shard},
+          {"served_from", copy.served_from},
+          {"differs", copy.differs}};
+}
+
 Json LsJson(const LocalCatalog& catalog, const std::string& prefix) {
   const CatalogView& view = catalog.view();
   Json shards = Json::array();
@@ -72,11 +79,14 @@ Json LsJson(const LocalCatalog& catalog, const std::string& prefix) {
   Json ignored = Json::array();
   for (const IgnoredFile& file : catalog.selection().ignored)
     ignored.push_back({{"name", file.name}, {"reason", file.reason}});
+  Json copies = Json::array();
+  for (const IgnoredCopy& copy : catalog.ignored_copies()) copies.push_back(CopyJson(copy));
   Json document;
   document["total_bytes"] = view.total_bytes();
   document["shards"] = std::move(shards);
   document["tensors"] = std::move(tensors);
   document["ignored"] = std::move(ignored);
+  document["ignored_copies"] = std::move(copies);
   return document;
 }
 
@@ -88,6 +98,13 @@ std::string LsText(const LocalCatalog& catalog, const std::string& prefix) {
     TextTable table({{"IGNORED FILE"}, {"REASON"}});
     for (const IgnoredFile& file : selection.ignored)
       table.AddRow({EscapeName(file.name), file.reason});
+    absl::StrAppend(&text, table.ToString(), "\n");
+  }
+  if (!catalog.ignored_copies().empty()) {
+    TextTable table({{"IGNORED COPY"}, {"IN SHARD"}, {"SERVED FROM"}});
+    for (const IgnoredCopy& copy : catalog.ignored_copies()) {
+      table.AddRow({EscapeName(copy.tensor), EscapeName(copy.shard), EscapeName(copy.served_from)});
+    }
     absl::StrAppend(&text, table.ToString(), "\n");
   }
   absl::StrAppend(&text, FormatCount(view.tensor_count(), "tensor"), " in ",

@@ -19,6 +19,9 @@ struct LsOptions {
 // Needs no daemon and asks none.
 ExitCode RunLs(const GlobalOptions& global, const LsOptions& options);
 
+// As `ls` and `doctor` have it.
+Json CopyJson(const IgnoredCopy& copy);
+
 // The document of `ls --json`; docs/cli.md has its keys. Tensors are in file order.
 Json LsJson(const LocalCatalog& catalog, const std::string& prefix);
 // The same facts for people.

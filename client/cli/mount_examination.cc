@@ -170,9 +170,11 @@ void CheckFiles(const std::string& directory, const std::vector<FileOnMount>& fi
       std::all_of(checkpoint.mounts.begin(), checkpoint.mounts.end(), OpeningKeepsTheCache);
   checkpoint.soundness = CheckAccess(files);
   if (!checkpoint.headers_checked) return;
-  const std::optional<absl::Status> checked = Within<absl::Status>(
-      patience, [directory] { return LocalCatalog::Read(directory).status(); });
-  checkpoint.soundness = checked.value_or(SilentStatus(directory, patience));
+  using Reading = absl::StatusOr<std::unique_ptr<const LocalCatalog>>;
+  const std::optional<Reading> read =
+      Within<Reading>(patience, [directory] { return LocalCatalog::Read(directory); });
+  checkpoint.soundness = read.has_value() ? read->status() : SilentStatus(directory, patience);
+  if (checkpoint.soundness.ok()) checkpoint.ignored_copies = (**read)->ignored_copies();
 }
 
 }  // namespace

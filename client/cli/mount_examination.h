@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "checkpoint/catalog_assembly.h"
 #include "common/mount_probe.h"
 #include "common/mount_weakness.h"
 
@@ -40,6 +41,8 @@ struct ExaminedCheckpoint {
   absl::Status soundness;
   // False when a mount was not tested, or drops a file from memory when it is opened.
   bool headers_checked = false;
+  // Of a sound checkpoint: see LocalCatalog.
+  std::vector<IgnoredCopy> ignored_copies;
 };
 
 // Selects the checkpoint's files and probes each mount that they lie on, actively, with one file:

@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -19,6 +21,7 @@
 #include <sys/prctl.h>
 
 #include "common/check.h"
+#include "common/error_list.h"
 #include "common/status_macros.h"
 
 namespace forestage {
@@ -118,17 +121,30 @@ absl::Status RankLoad::LoadAll() {
   if (options_.own) {
     ASSIGN_OR_RETURN(own_, OwnMemory::Reserve(plan_.bytes, plan_.slices.size()));
   }
+  // One shard that cannot be read hides no other: each is given up at its first error.
+  std::map<size_t, absl::Status> failed;
   for (const PlannedSlice& planned : plan_.slices) {
-    ASSIGN_OR_RETURN(const LoadedBytes loaded,
-                     options_.own ? ReadIntoOwnMemory(planned) : ReadAndTouch(planned));
+    if (!failed.empty() && failed.count(ShardOf(planned)) > 0) continue;
+    const absl::StatusOr<LoadedBytes> loaded =
+        options_.own ? ReadIntoOwnMemory(planned) : ReadAndTouch(planned);
+    if (!loaded.ok()) {
+      failed.emplace(ShardOf(planned), loaded.status());
+      continue;
+    }
     // An empty slice is no tensor to begin with.
-    if (!result_.first_tensor_seconds.has_value() && !loaded.bytes.empty()) {
+    if (!result_.first_tensor_seconds.has_value() && !loaded->bytes.empty()) {
       result_.first_tensor_seconds = absl::ToDoubleSeconds(clock_->elapsed());
     }
-    RETURN_IF_ERROR(CheckAndTell(planned, loaded.bytes));
+    RETURN_IF_ERROR(CheckAndTell(planned, loaded->bytes));
     session_->MarkConsumed(planned.tensor_index);
   }
-  return absl::OkStatus();
+  std::vector<absl::Status> errors;
+  for (const auto& [shard, error] : failed) errors.push_back(error);
+  return JoinErrors(errors);
+}
+
+size_t RankLoad::ShardOf(const PlannedSlice& planned) const {
+  return session_->catalog()->tensor(planned.tensor_index).shard_index;
 }
 
 absl::Status RankLoad::CheckAndTell(const PlannedSlice& planned,

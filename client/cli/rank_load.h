@@ -45,6 +45,7 @@ class RankLoad {
 
   absl::Status Open();
   absl::Status LoadAll();
+  size_t ShardOf(const PlannedSlice& planned) const;
   absl::StatusOr<LoadedBytes> ReadAndTouch(const PlannedSlice& planned);
   absl::StatusOr<LoadedBytes> ReadIntoOwnMemory(const PlannedSlice& planned);
   // With the clock stopped, what is no part of the load.

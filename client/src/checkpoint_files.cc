@@ -111,25 +111,51 @@ std::string DescriptorLimitText(const std::string& directory, size_t shard_count
       "); raise it with `ulimit -Hn`, LimitNOFILE= or the container's nofile limit");
 }
 
-// What is wrong with the shards: those that cannot be opened, and the headers of the others, so
-// that a second fault is not met after the first is mended. Requires: one could not be opened.
-absl::Status AllErrors(const std::string& directory, absl::Span<const OpenShard> shards,
-                       std::vector<absl::Status> statuses) {
+// What is wrong with the shards: those that cannot be opened, the headers of the others, and the
+// names in those that are sound, so that a second fault is not met after the first is mended.
+// Requires: one could not be opened.
+absl::Status AllErrors(const FileSelection& selection, absl::Span<const OpenShard> shards,
+                       absl::Span<const absl::Status> statuses) {
+  std::vector<ShardReading> readings(shards.size());
   ParallelFor(shards.size(), kHeaderThreadsMax, [&](size_t index) {
-    if (!statuses[index].ok() || shards[index].named_only) return;
-    // Shards that had no more room among the descriptors are not there to be looked at.
-    statuses[index] = ReadHeader(shards[index].fd.get(), shards[index].path).status();
+    if (!statuses[index].ok()) {
+      readings[index] = statuses[index];
+    } else if (!shards[index].named_only) {
+      readings[index] = ReadOpenShard(shards[index]);
+    }
   });
+  // Nothing is known of the others, nor of those that had no more room among the descriptors.
+  for (size_t i = shards.size(); i-- > 0;) {
+    if (ErrnoOf(statuses[i]) == EMFILE || (statuses[i].ok() && shards[i].named_only)) {
+      readings.erase(readings.begin() + static_cast<ptrdiff_t>(i));
+    }
+  }
+  std::vector<absl::Status> faults;
   if (OutOfDescriptors(statuses)) {
     // Told once, not for each shard.
-    std::erase_if(statuses, [](const absl::Status& status) { return ErrnoOf(status) == EMFILE; });
-    statuses.insert(statuses.begin(),
-                    absl::ResourceExhaustedError(DescriptorLimitText(directory, shards.size())));
+    faults.push_back(
+        absl::ResourceExhaustedError(DescriptorLimitText(selection.directory, shards.size())));
   }
-  return JoinErrors(statuses);
+  for (absl::Status& fault : FaultsOf(selection, std::move(readings))) {
+    faults.push_back(std::move(fault));
+  }
+  return JoinErrors(faults);
 }
 
 }  // namespace
+
+ShardReading ReadOpenShard(const OpenShard& shard) {
+  CatalogShard read;
+  read.name = shard.name;
+  read.mtime_ns = shard.mtime_ns;
+  ASSIGN_OR_RETURN(read.header, ReadHeader(shard.fd.get(), shard.path));
+  if (read.header.file_bytes != shard.bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(shard.path, ": changed from ", shard.bytes,
+                                                   " to ", read.header.file_bytes,
+                                                   " bytes while it was opened"));
+  }
+  return read;
+}
 
 int64_t MtimeNs(const struct stat& status) {
   return status.st_mtim.tv_sec * int64_t{1'000'000'000} + status.st_mtim.tv_nsec;
@@ -192,7 +218,7 @@ absl::Status CheckpointFiles::ForEachShard(const std::function<absl::Status(size
   }
   const auto is_ok = [](const absl::Status& status) { return status.ok(); };
   if (std::all_of(statuses.begin(), statuses.end(), is_ok)) return absl::OkStatus();
-  return AllErrors(selection_.directory, shards_, std::move(statuses));
+  return AllErrors(selection_, shards_, statuses);
 }
 
 absl::Status CheckpointFiles::mapping_error() const {

@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include <sys/stat.h>
 
+#include "checkpoint/catalog_assembly.h"
 #include "checkpoint/file_selection.h"
 #include "common/file_mapping.h"
 #include "common/unique_fd.h"
@@ -45,6 +46,10 @@ struct OpenShard {
   absl::Status mapping_error;
 };
 
+// Reads and checks its header. Errors as ReadHeader; INVALID_ARGUMENT too when its length is not
+// what it was when it was opened. Blocks on storage. Requires: !shard.named_only.
+ShardReading ReadOpenShard(const OpenShard& shard);
+
 // Thread-safe once everything is open, and immutable from then on. Descriptors and mappings live as
 // long as this object.
 class CheckpointFiles {
@@ -52,7 +57,7 @@ class CheckpointFiles {
   // Selects the files of `directory` (see SelectFiles for its errors) and opens all of them. Blocks
   // on the file system. Every file that cannot be opened, or is not a regular file
   // (INVALID_ARGUMENT), is in the one error, whose code is that of the first; with them, what is
-  // wrong with the headers of the others. RESOURCE_EXHAUSTED:
+  // wrong with the headers of the others and with the names in them. RESOURCE_EXHAUSTED:
   // more shards than the process may open files, although its soft limit was raised towards the
   // hard one.
   //

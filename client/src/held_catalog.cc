@@ -1,6 +1,5 @@
 #include "client/src/held_catalog.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <string>
@@ -10,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include <sys/stat.h>
 
-#include "checkpoint/safetensors_header.h"
+#include "checkpoint/catalog_assembly.h"
+#include "checkpoint/name_resolution.h"
 #include "common/errno_status.h"
-#include "common/error_list.h"
 #include "common/file_mapping.h"
 #include "common/memfd.h"
 #include "common/parallel_for.h"
@@ -20,16 +19,6 @@
 
 namespace forestage {
 namespace {
-
-// With the names that are held twice by the shards that are sound.
-absl::Status WithRepeatedNames(const absl::Status& damaged, std::vector<CatalogShard> shards) {
-  shards.erase(std::remove_if(shards.begin(), shards.end(),
-                              [](const CatalogShard& shard) { return shard.name.empty(); }),
-               shards.end());
-  const absl::Status repeated = BuildCatalog(shards).status();
-  if (repeated.ok()) return damaged;
-  return absl::Status(damaged.code(), absl::StrCat(damaged.message(), "\n", repeated.message()));
-}
 
 absl::Status CheckSameFiles(const CatalogView& catalog, const CheckpointFiles& files) {
   if (catalog.shard_count() != files.shards().size()) {
@@ -54,31 +43,13 @@ absl::Status CheckSameFiles(const CatalogView& catalog, const CheckpointFiles& f
 }  // namespace
 
 absl::StatusOr<HeldCatalog> ReadNativeCatalog(const CheckpointFiles& files) {
-  const size_t count = files.shards().size();
-  std::vector<CatalogShard> shards(count);
-  std::vector<absl::Status> statuses(count);
-  ParallelFor(count, kHeaderThreadsMax, [&](size_t index) {
-    const OpenShard& shard = files.shards()[index];
-    absl::StatusOr<SafetensorsHeader> header = ReadHeader(shard.fd.get(), shard.path);
-    if (!header.ok()) {
-      statuses[index] = header.status();
-      return;
-    }
-    if (header->file_bytes != shard.bytes) {
-      statuses[index] = absl::InvalidArgumentError(
-          absl::StrCat(shard.path, ": changed from ", shard.bytes, " to ", header->file_bytes,
-                       " bytes while it was opened"));
-      return;
-    }
-    shards[index] = {.name = shard.name, .mtime_ns = shard.mtime_ns, .header = *std::move(header)};
-  });
-  const absl::Status damaged = JoinErrors(statuses);
-  if (!damaged.ok()) return WithRepeatedNames(damaged, std::move(shards));
-  ASSIGN_OR_RETURN(std::vector<std::byte> bytes, BuildCatalog(shards));
-  auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
-  ASSIGN_OR_RETURN(const CatalogView view, CatalogView::FromBytes(*owner));
-  RETURN_IF_ERROR(CheckIndexAgainstCatalog(files.selection(), view));
-  return HeldCatalog{.owner = std::move(owner), .view = view};
+  std::vector<ShardReading> readings(files.shards().size());
+  ParallelFor(readings.size(), kHeaderThreadsMax,
+              [&](size_t index) { readings[index] = ReadOpenShard(files.shards()[index]); });
+  ASSIGN_OR_RETURN(AssembledCatalog catalog,
+                   AssembleCatalog(files.selection(), std::move(readings)));
+  return HeldCatalog{
+      .owner = std::move(catalog.bytes), .view = catalog.view, .not_served_of_daemon = {}};
 }
 
 absl::StatusOr<HeldCatalog> MapDaemonCatalog(const UniqueFd& fd, const CheckpointFiles& files) {
@@ -90,8 +61,24 @@ absl::StatusOr<HeldCatalog> MapDaemonCatalog(const UniqueFd& fd, const Checkpoin
   auto owner = std::make_shared<const FileMapping>(std::move(mapping));
   ASSIGN_OR_RETURN(const CatalogView view, CatalogView::FromBytes(owner->bytes()));
   RETURN_IF_ERROR(CheckSameFiles(view, files));
-  RETURN_IF_ERROR(CheckIndexAgainstCatalog(files.selection(), view));
-  return HeldCatalog{.owner = std::move(owner), .view = view};
+  ASSIGN_OR_RETURN(std::vector<uint32_t> ignored, ResolveNames(files.selection(), view));
+  if (ignored.empty()) {
+    return HeldCatalog{.owner = std::move(owner), .view = view, .not_served_of_daemon = {}};
+  }
+  // The daemon does not know the index: its catalog has all that the shards hold.
+  auto served = std::make_shared<const std::vector<std::byte>>(BuildCatalogWithout(view, ignored));
+  ASSIGN_OR_RETURN(const CatalogView served_view, CatalogView::FromBytes(*served));
+  return HeldCatalog{
+      .owner = std::move(served), .view = served_view, .not_served_of_daemon = std::move(ignored)};
+}
+
+uint32_t HeldCatalog::IndexAtDaemon(size_t tensor_index) const {
+  auto index = static_cast<uint32_t>(tensor_index);
+  for (const uint32_t not_served : not_served_of_daemon) {
+    if (not_served > index) break;
+    ++index;
+  }
+  return index;
 }
 
 }  // namespace forestage

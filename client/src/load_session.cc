@@ -196,7 +196,7 @@ absl::StatusOr<std::shared_ptr<LoadSession>> LoadSession::Open(const std::string
   }
   RETURN_IF_ERROR(demanded);
   if (session->extents_ != nullptr && session->demand_.has_value()) {
-    session->daemon_->SendDemand(*session->demand_);
+    session->SendDemand();
     session->demand_sent_at_ = absl::Now();
     session->demand_seen_ = !session->AnyDemandedBegun();
   }
@@ -262,6 +262,8 @@ absl::Status LoadSession::UseStaging(DaemonWelcome& welcome) {
   // The daemon reads; a fault of ours on a page that it has read must not begin to read ahead.
   for (const OpenShard& shard : files_->shards()) shard.mapping.FaultInHugePages();
   SetCatalog(*std::move(catalog));
+  // Nobody will ask for them, and what nobody will ask for may go.
+  for (const uint32_t index : held_catalog_->not_served_of_daemon) daemon_->SendConsumed(index);
   return absl::OkStatus();
 }
 
@@ -320,6 +322,14 @@ absl::Status LoadSession::AddDemand(size_t tensor_index, absl::Span<const Range>
                       .begin = plan.file_begin() - tensor_begin,
                       .end = plan.file_end() - tensor_begin});
   return absl::OkStatus();
+}
+
+void LoadSession::SendDemand() const {
+  if (held_catalog_->not_served_of_daemon.empty()) return daemon_->SendDemand(*demand_);
+  std::vector<DemandedBytes> items = *demand_;
+  for (DemandedBytes& item : items)
+    item.tensor_index = held_catalog_->IndexAtDaemon(item.tensor_index);
+  daemon_->SendDemand(items);
 }
 
 bool LoadSession::AnyDemandedBegun() const {
@@ -432,7 +442,7 @@ void LoadSession::MarkConsumed(size_t tensor_index) {
   if (!CheckUsable().ok() || tensor_index >= held_catalog_->view.tensor_count()) return;
   if (daemon_ == nullptr || loss_->lost()) return;
   if (consumed_[tensor_index].exchange(true, std::memory_order_relaxed)) return;
-  daemon_->SendConsumed(static_cast<uint32_t>(tensor_index));
+  daemon_->SendConsumed(held_catalog_->IndexAtDaemon(tensor_index));
   // The daemon stages nothing for a rank that asked for it: mostly since there is no room. What was
   // looked at in place must go before what was read ahead, which the kernel would choose; what was
   // copied goes first by itself.

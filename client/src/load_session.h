@@ -94,6 +94,7 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   absl::Status ResolveDemand(const SessionOptions& options);
   absl::Status AddDemand(size_t tensor_index, absl::Span<const Range> ranges);
   void SetCatalog(HeldCatalog catalog);
+  void SendDemand() const;
   // In the decision's reason, once.
   void SayIfNotMapped();
   absl::StatusOr<SlicePlan> PlanSlice(size_t tensor_index, absl::Span<const Range> ranges) const;

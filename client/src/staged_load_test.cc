@@ -148,6 +148,38 @@ TEST_F(StagedLoadTest, WaitsForWhatTheDaemonIsReadingAlthoughItIsCached) {
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("offset")));
 }
 
+TEST_F(StagedLoadTest, TheDaemonIsToldItsOwnIndexesWhereTheIndexHasLeftCopiesOut) {
+  TemporaryDirectoryForTest directory;
+  const std::vector<std::byte> meant = RandomBytes(100, 1);
+  const std::vector<std::byte> copy = RandomBytes(100, 2);
+  // In the daemon's file order: a, b, c; b, d.
+  WriteShard(directory.File("x.safetensors"),
+             {{"a", "U8", {100}, meant}, {"b", "U8", {100}, copy}, {"c", "U8", {100}, meant}});
+  WriteShard(directory.File("y.safetensors"),
+             {{"b", "U8", {100}, meant}, {"d", "U8", {100}, meant}});
+  std::ofstream(directory.File("model.safetensors.index.json"))
+      << R"({"weight_map":{"a":"x.safetensors","b":"y.safetensors","c":"x.safetensors",)"
+         R"("d":"y.safetensors"}})";
+  SessionOptions options;
+  options.demand = {{.tensor = "d", .ranges = {}}, {.tensor = "a", .ranges = {}}};
+  daemon_.on_urgent = StageUrgent;
+  ASSERT_OK_AND_ASSIGN(auto session,
+                       LoadSession::Open(directory.path(), options, daemon_.connector()));
+  EXPECT_EQ(session->decision().effective, Policy::kRankStripedReadAhead);
+  EXPECT_EQ(session->catalog()->tensor_count(), 4u);
+  ASSERT_EQ(daemon_.demand().size(), 2u);
+  EXPECT_EQ(daemon_.demand()[0].tensor_index, 4u);
+  EXPECT_EQ(daemon_.demand()[1].tensor_index, 0u);
+  for (const char* name : {"a", "b", "c", "d"}) {
+    ASSERT_OK_AND_ASSIGN(Slice slice, session->GetSlice(name, {}));
+    ASSERT_OK_AND_ASSIGN(SliceView view, slice.View());
+    EXPECT_TRUE(view.bytes() == absl::MakeConstSpan(meant)) << name;
+    session->MarkConsumed(slice.tensor_index());
+  }
+  // The copy first: nobody will ask for it.
+  EXPECT_THAT(daemon_.consumed(), ElementsAre(1, 0, 3, 2, 4));
+}
+
 TEST_F(StagedLoadTest, ReadsFailedExtentsItself) {
   ASSERT_OK_AND_ASSIGN(auto session, Open());
   daemon_.SetAll(ExtentState::kFailed);

@@ -126,7 +126,7 @@ class CheckpointStore {
 
   // Opens the files, reads and checks all headers (in parallel) unless an equal checkpoint is held
   // already, and starts `lane_count` lanes for a new one. Blocks on storage: not for a gRPC thread.
-  // INVALID_ARGUMENT lists every damaged or changed shard and every name held twice.
+  // INVALID_ARGUMENT lists every damaged or changed shard.
   virtual absl::StatusOr<std::shared_ptr<StagedCheckpoint>> Acquire(
       const std::string& path_label, std::vector<ReceivedShard> shards, size_t lane_count) = 0;
 

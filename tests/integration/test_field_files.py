@@ -3,7 +3,9 @@
 docs/field_reports.md says which complaint is shown by which test.
 """
 
+import hashlib
 import os
+import re
 import shutil
 import socket
 import stat
@@ -199,18 +201,102 @@ def test_sizes_and_plans_count_the_chosen_layout_and_list_what_is_ignored_and_wh
     assert staged["bytes"] == sharded_bytes(data_dir)
 
 
-@pytest.mark.parametrize("index", [False, True])
-def test_a_tensor_in_two_shards_is_an_error_that_names_tensor_and_shards(
-    index, load_fails, data_dir
+def make_copies(directory):
+    """Three shards, of which the second holds tensors of the others, too, as something else.
+
+    The index means the first shard's t0 and the second's t1. Returns {name: array} of what it means
+    and the names and shards of the copies that it does not mean.
+    """
+    random = numpy.random.default_rng(2)
+    tensors = {f"t{i}": checkpoints.random_array(random, "uint8", (2 << 20,)) for i in range(6)}
+    checkpoints.save_sharded(directory, tensors, 3)
+    paths = checkpoints.shard_paths(directory)
+    copies = {
+        # Of the same kind, of another kind, and one that the first shard holds, too.
+        "t0": checkpoints.random_array(random, "uint8", (2 << 20,)),
+        "t5": checkpoints.random_array(random, "float32", (3, 1 << 19)),
+        "t1": tensors["t1"],
+        "t4": tensors["t4"],
+    }
+    checkpoints.save(paths[1], copies)
+    checkpoints.save(paths[0], {"t0": tensors["t0"], "t3": tensors["t3"], "t1": copies["t0"]})
+    return tensors, {("t0", paths[1].name), ("t5", paths[1].name), ("t1", paths[0].name)}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_of_a_tensor_in_two_shards_the_one_that_the_index_names_is_served(
+    way, cli, daemon, data_dir, digests_path, mount_slowfs
+):
+    tensors, copies = make_copies(data_dir)
+    slowfs = mount_slowfs(data_dir)
+    for flags in [[], ["--own"]]:
+        digests_path.unlink(missing_ok=True)
+        result = cli.load(
+            slowfs.mount, ranks=2, digests=digests_path, flags=[*flags, "--verify", *WAYS[way]]
+        )
+        effective = {rank["effective"] for rank in result["ranks"]}
+        assert effective == ({STAGED} if way == "daemon" else {"native"})
+        assert read_digests(digests_path) == {
+            (rank, name): hashlib.sha256(array.tobytes()).hexdigest()
+            for name, array in tensors.items()
+            for rank in range(2)
+        }
+    listed = cli.json("ls", data_dir)
+    assert {tensor["name"] for tensor in listed["tensors"]} == tensors.keys()
+    assert {(copy["tensor"], copy["shard"]) for copy in listed["ignored_copies"]} == copies
+
+
+def test_copies_that_the_index_does_not_name_are_not_read(
+    daemon, start_rank, data_dir, mount_loop
+):
+    held = {}
+
+    def fill(path):
+        held["tensors"], held["copies"] = make_copies(path)
+
+    device = mount_loop(fill, mib=64, read_ahead_kb=128)
+    before = device.bytes_read()
+    rank = start_rank(
+        device.mount,
+        socket=daemon.socket,
+        flags=[word for name in held["tensors"] for word in ["--demand", name]],
+    )
+    got = rank.outcome()["digests"]
+    assert got == {
+        name: hashlib.sha256(array.tobytes()).hexdigest()
+        for name, array in held["tensors"].items()
+    }
+    wanted = sum(array.nbytes for array in held["tensors"].values())
+    # Half of one copy would be more.
+    assert device.bytes_read() - before < wanted + (1 << 20)
+    daemon.wait_for_no_sessions()
+
+
+def test_doctor_warns_once_of_tensors_in_two_shards(cli, data_dir):
+    _, copies = make_copies(data_dir)
+    finished = cli.run("doctor", data_dir)
+    (warning,) = [line for line in finished.stdout.splitlines() if line.startswith("WARNING")]
+    assert "3 tensors" in warning and "the index decides" in warning
+    for tensor, shard in copies:
+        assert re.search(rf"{tensor}: served from .*, ignored in {shard}", finished.stdout)
+    assert finished.stdout.count("dtype or shape differ") == 1
+    document = cli.json("doctor", data_dir)
+    assert document["sound"]
+    assert {(copy["tensor"], copy["shard"]) for copy in document["ignored_copies"]} == copies
+    assert [copy["tensor"] for copy in document["ignored_copies"] if copy["differs"]] == ["t5"]
+
+
+def test_a_tensor_in_two_shards_is_an_error_without_an_index_that_names_tensor_and_shards(
+    load_fails, data_dir
 ):
     random = numpy.random.default_rng(2)
     tensors = {f"t{i}": checkpoints.random_array(random, "int8", (99,)) for i in range(6)}
-    checkpoints.save_sharded(data_dir, tensors, 3, index=index)
+    checkpoints.save_sharded(data_dir, tensors, 3, index=False)
     paths = checkpoints.shard_paths(data_dir)
     extra = {name: tensors[name] for name in ["t0", "t1", "t4"]}
     checkpoints.save(paths[1], extra)
     error = load_fails(data_dir)
-    assert "t0" in error
+    assert "1 tensor name occurs in more than one shard" in error and "'t0'" in error
     assert paths[0].name in error and paths[1].name in error
     assert paths[2].name not in error
 
