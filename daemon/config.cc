@@ -146,6 +146,13 @@ bool ParseInFlightBytes(absl::string_view text, Config& config) {
   return true;
 }
 
+bool ParseReadRateLimits(absl::string_view text, Config& config) {
+  const std::optional<ReadRateLimits> limits = ReadRateLimits::Parse(text);
+  if (!limits.has_value()) return false;
+  config.read_rate_limits = *limits;
+  return true;
+}
+
 bool ParseMemoryHeadroom(absl::string_view text, Config& config) {
   const std::optional<MemoryHeadroom> headroom = MemoryHeadroom::Parse(text);
   if (!headroom.has_value()) return false;
@@ -246,6 +253,13 @@ constexpr Setting kSettings[] = {
      "Most bytes that are read at one time on all mounts together; at least one extent",
      "a size from 64KiB to 64GiB", ParseInFlightBytes<&Config::node_in_flight_bytes_max>,
      [](const Config& config) { return FormatByteSize(config.node_in_flight_bytes_max); }},
+    {"read-bytes-per-second-max", kSizePlaceholder,
+     "Most bytes a second that are read from storage on one mount, for all its checkpoints "
+     "together; with a type of file system before it (nfs=1GiB) on mounts of that type only. At "
+     "least one extent",
+     "none, a size such as 2GiB, or several with commas between, of which all but one have a type: "
+     "nfs=1GiB,fuse=500MiB or 2GiB,ext4=none",
+     ParseReadRateLimits, [](const Config& config) { return config.read_rate_limits.ToString(); }},
     {"memory-headroom", kSizePlaceholder,
      "Memory that staging leaves free, of the node's and of each cgroup limit; 'auto' is a tenth "
      "of "
@@ -503,6 +517,10 @@ void CheckTogether(const StartRequest& request, std::vector<std::string>& errors
   };
   check("in-flight-max", request.config.in_flight_bytes_max);
   check("node-in-flight-max", request.config.node_in_flight_bytes_max);
+  if (const uint64_t rate = request.config.read_rate_limits.Smallest();
+      rate != ReadRateLimits::kNone) {
+    check("read-bytes-per-second-max", rate);
+  }
   const Config& config = request.config;
   if (config.admin_socket_path == config.socket_path ||
       config.admin_socket_path == DescriptorSocketPath(config.socket_path)) {

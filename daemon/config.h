@@ -14,6 +14,7 @@
 #include "common/socket_path.h"
 #include "daemon/memory/memory_headroom.h"
 #include "daemon/memory/memory_text.h"
+#include "daemon/storage/read_rate_limits.h"
 
 namespace forestage {
 
@@ -44,6 +45,8 @@ struct Config {
   // first tensor wait for those behind it.
   uint64_t in_flight_bytes_max = 256 * 1024 * 1024;
   uint64_t node_in_flight_bytes_max = 1024 * 1024 * 1024;
+  // Bytes a second that may be read of a mount. Each at least extent_bytes.
+  ReadRateLimits read_rate_limits;
   // Memory that staging leaves free, of each bound.
   MemoryHeadroom memory_headroom;
   // Most bytes of all checkpoints that are read for at one time; kNoMemoryLimit: none.

@@ -46,12 +46,13 @@ Stager::Stager(Options options)
   CHECK(board_->extent_count() == extents_.extent_count() && options.lane_count > 0);
   std::vector<uint64_t> devices;
   for (const std::unique_ptr<ShardFile>& file : files_) {
-    const auto known = absl::c_find(devices, file->identity().device);
+    const uint64_t device = file->identity().device;
+    const auto known = absl::c_find(devices, device);
     part_of_shard_.push_back(static_cast<size_t>(known - devices.begin()));
-    if (known == devices.end()) devices.push_back(file->identity().device);
-  }
-  for (const uint64_t device : devices) {
-    parts_.emplace_back(options.budget->Join(device, waker_), extents_);
+    if (known != devices.end()) continue;
+    devices.push_back(device);
+    const uint64_t rate = options.read_rate_limits.Of(file->probe().mount.type);
+    parts_.emplace_back(options.budget->Join(device, rate, waker_), extents_);
   }
 }
 
@@ -270,34 +271,40 @@ ReadRequest Stager::RequestFor(const DemandQueue& queue, uint64_t index) {
   return request;
 }
 
-std::optional<ReadRequest> Stager::TakeFrom(MountPart& part, size_t lane) {
+Stager::Work Stager::TakeFrom(MountPart& part, size_t lane) {
+  if (!part.queue.HasQueued()) return {};
   // The place must be there before it is known how much of it is needed.
-  const uint64_t place = extents_.extent_bytes();
-  if (!part.queue.HasQueued() || !part.share->TryTake(place, part.queue.IsUrgent())) {
-    return std::nullopt;
+  const uint64_t place_bytes = extents_.extent_bytes();
+  const absl::Time now = absl::Now();
+  const FlightBudget::Place place = part.share->TryTake(place_bytes, part.queue.IsUrgent(), now);
+  if (!place.taken) {
+    if (place.again != absl::InfiniteFuture()) board_->NoteHeldBack();
+    return {.request = std::nullopt, .again = place.again};
   }
   const std::optional<DemandQueue::Taken> taken = part.queue.Take();
   CHECK(taken.has_value());
   const uint64_t bytes = part.queue.PartsOf(taken->extent).bytes();
-  in_flight_[taken->extent] = {.cause = taken->cause, .bytes = bytes, .begun = absl::Now()};
-  if (bytes < place) part.share->Give(place - bytes, 0, absl::Now());
+  in_flight_[taken->extent] = {.cause = taken->cause, .bytes = bytes, .begun = now};
+  if (bytes < place_bytes) part.share->GiveBack(place_bytes - bytes, now);
   lane_bytes_[lane] += bytes;
   board_->SetState(taken->extent, ExtentState::kReading);
-  return RequestFor(part.queue, taken->extent);
+  return {.request = RequestFor(part.queue, taken->extent)};
 }
 
-std::optional<ReadRequest> Stager::Take(size_t lane) {
+Stager::Work Stager::Take(size_t lane) {
   absl::MutexLock lock(&mutex_);
-  if (stopping()) return std::nullopt;
+  Work none;
+  if (stopping()) return none;
   for (size_t tried = 0; tried < parts_.size(); ++tried) {
     MountPart& part = parts_[next_part_];
     next_part_ = (next_part_ + 1) % parts_.size();
     // A rank waits for what is urgent: it must not wait for the reads before it too.
     if (!part.queue.IsUrgent() && !LaneMayTake(lane, part)) continue;
-    std::optional<ReadRequest> request = TakeFrom(part, lane);
-    if (request.has_value()) return request;
+    Work work = TakeFrom(part, lane);
+    if (work.request.has_value()) return work;
+    none.again = std::min(none.again, work.again);
   }
-  return std::nullopt;
+  return none;
 }
 
 void Stager::ReportStuckReads(absl::Time now) {
@@ -362,7 +369,8 @@ void Stager::Finish(size_t lane, const ReadResult& result) {
     board_->SetState(result.tag, ExtentState::kFailed);
   }
   if (read.stuck) part.share->ClearStuck(read.bytes);
-  part.share->Give(read.bytes, status.ok() ? result.storage_bytes : 0, absl::Now());
+  part.share->Give(read.bytes, status.ok() ? std::optional(result.storage_bytes) : std::nullopt,
+                   absl::Now());
   if (IsComplete()) completed_ = std::min(completed_, absl::Now());
 }
 

@@ -22,6 +22,7 @@
 #include "daemon/staging/flight_budget.h"
 #include "daemon/staging/lane_waker.h"
 #include "daemon/staging/staged_checkpoint.h"
+#include "daemon/storage/read_rate_limits.h"
 #include "daemon/storage/shard_file.h"
 #include "daemon/storage/storage_reader.h"
 
@@ -37,6 +38,7 @@ class Stager {
     std::vector<std::unique_ptr<ShardFile>> files;
     uint64_t extent_bytes = 0;
     std::shared_ptr<FlightBudget> budget;
+    ReadRateLimits read_rate_limits;
     size_t lane_count = 1;
     std::shared_ptr<StagingBoard> board;
     // May be null; see AbandonObserver.
@@ -77,9 +79,15 @@ class Stager {
   // For lanes. The reader of a lane is woken when there may be work for it, until Detach.
   void AttachLane(StorageReader* reader);
   void DetachLane(StorageReader* reader);
-  // The next extent for this lane; nullopt when nothing is wanted, the budget of reads in flight
-  // is used up, or lanes are to end.
-  std::optional<ReadRequest> Take(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
+  struct Work {
+    // nullopt: nothing is wanted, the budget of reads in flight is used up, a mount was read as
+    // fast as it may be, or lanes are to end.
+    std::optional<ReadRequest> request;
+    // When to ask again, should nobody wake the lane before; InfiniteFuture: not before.
+    absl::Time again = absl::InfiniteFuture();
+  };
+  // The next extent for this lane.
+  Work Take(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
   // Requires: the request of this tag was taken by this lane.
   void Finish(size_t lane, const ReadResult& result) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -110,8 +118,7 @@ class Stager {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A lane has its share of what the mount takes, so that no single one reads everything.
   bool LaneMayTake(size_t lane, const MountPart& part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::optional<ReadRequest> TakeFrom(MountPart& part, size_t lane)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Work TakeFrom(MountPart& part, size_t lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnDemandChanged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   StagingProgress Sums() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsComplete() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -132,6 +132,7 @@ absl::StatusOr<StripedCheckpointStore::Options> StripedCheckpointStore::OptionsF
                  .lanes_max = config.lanes_max,
                  .in_flight_bytes_max = config.in_flight_bytes_max,
                  .node_in_flight_bytes_max = config.node_in_flight_bytes_max,
+                 .read_rate_limits = config.read_rate_limits,
                  .observer = observer,
                  .reader = std::move(reader)};
 }
@@ -243,13 +244,15 @@ absl::StatusOr<std::shared_ptr<StripedCheckpoint>> StripedCheckpointStore::Build
                    StagingBoard::Create({.extent_count = extent_count,
                                          .extent_bytes = options_.extent_bytes,
                                          .generation = generation_}));
-  auto made = std::make_shared<Stager>(Stager::Options{.path_label = path_label,
-                                                       .files = std::move(files),
-                                                       .extent_bytes = options_.extent_bytes,
-                                                       .budget = budget_,
-                                                       .lane_count = lane_count,
-                                                       .board = std::move(board),
-                                                       .observer = options_.observer});
+  auto made =
+      std::make_shared<Stager>(Stager::Options{.path_label = path_label,
+                                               .files = std::move(files),
+                                               .extent_bytes = options_.extent_bytes,
+                                               .budget = budget_,
+                                               .read_rate_limits = options_.read_rate_limits,
+                                               .lane_count = lane_count,
+                                               .board = std::move(board),
+                                               .observer = options_.observer});
   *stager = made;
   return StripedCheckpoint::Create({.path_label = path_label,
                                     .catalog_bytes = std::move(catalog),

@@ -22,6 +22,7 @@
 #include "daemon/staging/stager.h"
 #include "daemon/staging/striped_checkpoint.h"
 #include "daemon/storage/mount_table.h"
+#include "daemon/storage/read_rate_limits.h"
 #include "daemon/storage/reader_selection.h"
 #include "daemon/storage/shard_file.h"
 
@@ -39,6 +40,7 @@ class StripedCheckpointStore : public CheckpointStore {
     uint32_t lanes_max = Config().lanes_max;
     uint64_t in_flight_bytes_max = Config().in_flight_bytes_max;
     uint64_t node_in_flight_bytes_max = Config().node_in_flight_bytes_max;
+    ReadRateLimits read_rate_limits = {};
     // Text of headers of all checkpoints that are held.
     uint64_t header_bytes_max = kHeldHeaderBytesMax;
     // May be null; else outlives the store and every checkpoint it gave out.
