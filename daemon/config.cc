@@ -39,6 +39,7 @@ constexpr uint64_t kInFlightBytesMin = 64 * kKiB;
 constexpr uint64_t kInFlightBytesMax = 64 * kGiB;
 constexpr uint32_t kLanesMax = 64;
 constexpr uint32_t kSessionsMax = 65536;
+constexpr size_t kNodeNameBytesMax = 253;
 // The owner of the socket may always use it.
 constexpr uint32_t kSocketModeOwner = 0600;
 constexpr uint32_t kSocketModeMax = 0777;
@@ -117,6 +118,25 @@ bool ParseReader(absl::string_view text, Config& config) {
     return true;
   }
   return false;
+}
+
+bool ParseReadOrder(absl::string_view text, Config& config) {
+  for (const ReadOrder order : {ReadOrder::kAuto, ReadOrder::kFile, ReadOrder::kNodeOffset}) {
+    if (text != ReadOrderName(order)) continue;
+    config.read_order = order;
+    return true;
+  }
+  return false;
+}
+
+bool ParseNodeName(absl::string_view text, Config& config) {
+  if (text.size() > kNodeNameBytesMax || !absl::c_all_of(text, [](char c) {
+        return absl::ascii_isgraph(static_cast<unsigned char>(c)) && c != '"' && c != '#';
+      })) {
+    return false;
+  }
+  config.node_name = std::string(text);
+  return true;
 }
 
 bool ParseLogLevel(absl::string_view text, Config& config) {
@@ -260,6 +280,15 @@ constexpr Setting kSettings[] = {
      "none, a size such as 2GiB, or several with commas between, of which all but one have a type: "
      "nfs=1GiB,fuse=500MiB or 2GiB,ext4=none",
      ParseReadRateLimits, [](const Config& config) { return config.read_rate_limits.ToString(); }},
+    {"read-order", "NAME",
+     "Where reading begins of a checkpoint that somebody wants whole and in no order of his own: "
+     "'file' at its beginning, 'node-offset' at a place that depends on the node's name, so that "
+     "nodes that share a store do not all read the same file at one time; 'auto' takes the latter "
+     "where no block device is behind the mount",
+     "auto, file or node-offset", ParseReadOrder,
+     [](const Config& config) { return std::string(ReadOrderName(config.read_order)); }},
+    {"node-name", "NAME", "The node's name for read-order. Empty: the host's name",
+     "at most 253 printable characters, or empty", ParseNodeName, FormatText<&Config::node_name>},
     {"memory-headroom", kSizePlaceholder,
      "Memory that staging leaves free, of the node's and of each cgroup limit; 'auto' is a tenth "
      "of "
@@ -579,6 +608,18 @@ absl::string_view ReaderChoiceName(ReaderChoice choice) {
       return "io_uring";
     case ReaderChoice::kThreads:
       return "threads";
+  }
+  CHECK(false);
+}
+
+absl::string_view ReadOrderName(ReadOrder order) {
+  switch (order) {
+    case ReadOrder::kAuto:
+      return "auto";
+    case ReadOrder::kFile:
+      return "file";
+    case ReadOrder::kNodeOffset:
+      return "node-offset";
   }
   CHECK(false);
 }

@@ -76,6 +76,8 @@ TEST_F(ConfigTest, ReadsEverySettingFromAFlag) {
                                                          "--node-in-flight-max=3GiB",
                                                          "--read-bytes-per-second-max",
                                                          "nfs=1GiB,500MiB",
+                                                         "--read-order=file",
+                                                         "--node-name=node-7",
                                                          "--sessions-max",
                                                          "7",
                                                          "--sessions-per-uid-max=5",
@@ -98,6 +100,8 @@ TEST_F(ConfigTest, ReadsEverySettingFromAFlag) {
   EXPECT_EQ(request.config.node_in_flight_bytes_max, uint64_t{3} << 30);
   EXPECT_EQ(request.config.read_rate_limits.Of("nfs4"), uint64_t{1} << 30);
   EXPECT_EQ(request.config.read_rate_limits.Of("xfs"), uint64_t{500} << 20);
+  EXPECT_EQ(request.config.read_order, ReadOrder::kFile);
+  EXPECT_EQ(request.config.node_name, "node-7");
   EXPECT_EQ(request.config.sessions_max, 7u);
   EXPECT_EQ(request.config.memory_headroom.ToString(), "20%");
   EXPECT_EQ(request.config.memory_limit_bytes, uint64_t{96} << 30);
@@ -175,6 +179,8 @@ TEST_F(ConfigTest, RefusesWhatIsOutsideOfEachSettingsBounds) {
            "--lanes-max=1.5",
            "--lanes-max=4294967297",
            "--in-flight-max=1KiB",
+           "--read-order=shuffle",
+           "--node-name=two words",
            "--read-bytes-per-second-max=0",
            "--read-bytes-per-second-max=fast",
            "--read-bytes-per-second-max=nfs",

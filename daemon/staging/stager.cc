@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
+#include <sys/sysmacros.h>
 
 #include "common/check.h"
 #include "common/mount_probe.h"
@@ -41,6 +42,7 @@ Stager::Stager(Options options)
       extents_(SizesOf(files_), options.extent_bytes),
       board_(std::move(options.board)),
       waker_(std::make_shared<LaneWaker>()),
+      first_extent_(FirstExtent(options.read_order, options.node_hash)),
       lane_bytes_(options.lane_count, 0),
       observer_(options.observer) {
   CHECK(board_->extent_count() == extents_.extent_count() && options.lane_count > 0);
@@ -54,6 +56,16 @@ Stager::Stager(Options options)
     const uint64_t rate = options.read_rate_limits.Of(file->probe().mount.type);
     parts_.emplace_back(options.budget->Join(device, rate, waker_), extents_);
   }
+}
+
+uint64_t Stager::FirstExtent(ReadOrder order, uint64_t node_hash) const {
+  if (extents_.extent_count() == 0 || order == ReadOrder::kFile) return 0;
+  // Without a block device of its own a file system is mostly other nodes' too.
+  const auto is_local = [](const std::unique_ptr<ShardFile>& file) {
+    return file->probe().mount.memory || major(file->identity().device) != 0;
+  };
+  if (order == ReadOrder::kAuto && absl::c_all_of(files_, is_local)) return 0;
+  return node_hash % extents_.extent_count();
 }
 
 Stager::MountPart& Stager::PartOf(uint64_t extent) {
@@ -99,10 +111,31 @@ void Stager::AddDemand(SessionId session, absl::Span<const ShardRange> ranges) {
 
 void Stager::AddDemandForEverything(SessionId session) {
   absl::MutexLock lock(&mutex_);
-  for (uint32_t i = 0; i < files_.size(); ++i) {
-    AddRange(session, {.shard_index = i, .begin = 0, .end = files_[i]->bytes()});
+  const uint64_t count = extents_.extent_count();
+  if (first_extent_ > 0) {
+    AddExtents(session,
+               {.first = 0,
+                .last = std::min(first_extent_,
+                                 DivideRoundingUp(kReadFirstBytes, extents_.extent_bytes()))});
   }
+  AddExtents(session, {.first = first_extent_, .last = count});
+  // Those that it demands already it keeps where they are.
+  AddExtents(session, {.first = 0, .last = first_extent_});
   OnDemandChanged();
+}
+
+void Stager::AddExtents(SessionId session, ExtentRange range) {
+  // Each mount has a queue of its own.
+  while (range.first < range.last) {
+    MountPart& part = PartOf(range.first);
+    uint64_t last = range.first + 1;
+    while (last < range.last && &PartOf(last) == &part) ++last;
+    for (const ExtentRange& queued :
+         part.queue.Add(session, {.first = range.first, .last = last})) {
+      ShowQueued(queued);
+    }
+    range.first = last;
+  }
 }
 
 void Stager::AddUrgent(SessionId session, absl::Span<const uint64_t> extents) {

@@ -18,6 +18,7 @@
 #include "checkpoint/extent.h"
 #include "common/recent_rate.h"
 #include "common/staging_board.h"
+#include "daemon/config.h"
 #include "daemon/staging/demand_queue.h"
 #include "daemon/staging/flight_budget.h"
 #include "daemon/staging/lane_waker.h"
@@ -39,6 +40,9 @@ class Stager {
     uint64_t extent_bytes = 0;
     std::shared_ptr<FlightBudget> budget;
     ReadRateLimits read_rate_limits;
+    // See StripedCheckpointStore::Options.
+    ReadOrder read_order = ReadOrder::kFile;
+    uint64_t node_hash = 0;
     size_t lane_count = 1;
     std::shared_ptr<StagingBoard> board;
     // May be null; see AbandonObserver.
@@ -60,6 +64,7 @@ class Stager {
   // map.
   void AddDemand(SessionId session, absl::Span<const ShardRange> ranges)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Its beginning, then from where reading begins on this node, and round.
   void AddDemandForEverything(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddUrgent(SessionId session, absl::Span<const uint64_t> extents) ABSL_LOCKS_EXCLUDED(mutex_);
   void RemoveSession(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -106,6 +111,10 @@ class Stager {
     bool stuck = false;
   };
 
+  // The extent that reading begins with, but for the first of all.
+  uint64_t FirstExtent(ReadOrder order, uint64_t node_hash) const;
+  // Extents [first, last).
+  void AddExtents(SessionId session, ExtentRange range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   MountPart& PartOf(uint64_t extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddRange(SessionId session, const ShardRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Shows on the board that these are to be read, whatever they were.
@@ -131,6 +140,7 @@ class Stager {
   const ExtentMap extents_;
   const std::shared_ptr<StagingBoard> board_;
   const std::shared_ptr<LaneWaker> waker_;
+  const uint64_t first_extent_;
   // By shard: index into parts_.
   std::vector<size_t> part_of_shard_;
 
