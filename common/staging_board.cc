@@ -180,7 +180,8 @@ StagingBoard::StagingBoard(UniqueFd fd, FileMapping mapping, const Options& opti
                               .generation = options.generation,
                               .heartbeat_ns = MonotonicNow(),
                               .change_count = 0,
-                              .phase = static_cast<uint32_t>(BoardPhase::kServing)}) {}
+                              .phase = static_cast<uint32_t>(BoardPhase::kServing),
+                              .held_back_count = 0}) {}
 
 std::atomic<uint8_t>* StagingBoard::StateBytes() const {
   std::byte* base = const_cast<std::byte*>(mapping_.bytes().data());
@@ -213,6 +214,10 @@ void StagingBoard::CompareAndSetStates(uint64_t first, uint64_t last, ExtentStat
 
 void StagingBoard::Beat() {
   header_->heartbeat_ns.store(MonotonicNow(), std::memory_order_release);
+}
+
+void StagingBoard::NoteHeldBack() {
+  header_->held_back_count.fetch_add(1, std::memory_order_release);
 }
 
 void StagingBoard::Close() {
@@ -257,6 +262,10 @@ ExtentState StagingBoardView::state(uint64_t index) const {
 bool StagingBoardView::closed() const {
   return header_->phase.load(std::memory_order_acquire) !=
          static_cast<uint32_t>(BoardPhase::kServing);
+}
+
+uint32_t StagingBoardView::held_back_count() const {
+  return header_->held_back_count.load(std::memory_order_acquire);
 }
 
 bool StagingBoardView::daemon_gone() const {

@@ -88,6 +88,9 @@ struct BoardHeader {
   std::atomic<int64_t> heartbeat_ns;  // CLOCK_MONOTONIC
   std::atomic<uint32_t> change_count;
   std::atomic<uint32_t> phase;  // a BoardPhase
+  // Bumped while what is queued waits for the daemon's limit of bytes a second and for nothing
+  // else. 0 for ever from a daemon of before there was one.
+  std::atomic<uint32_t> held_back_count;
 };
 static_assert(sizeof(BoardHeader) <= kBoardHeaderBytes);
 static_assert(std::atomic<int64_t>::is_always_lock_free);
@@ -122,6 +125,8 @@ class StagingBoard {
                            ExtentState desired);
 
   void Beat();
+  // What is queued waits for the daemon's own limit. Wakes nobody.
+  void NoteHeldBack();
   // Sets kClosed and wakes every waiter; the board stays readable.
   void Close();
 
@@ -154,6 +159,9 @@ class StagingBoardView {
   bool daemon_gone() const;
   // The first of these two: it stops in good order.
   bool closed() const;
+  // Not what it was: meanwhile extents that are queued waited for the daemon's limit of bytes a
+  // second only.
+  uint32_t held_back_count() const;
 
   // Waits until the extent is kResident or kFailed, the daemon is gone, `*cancelled` (may be null)
   // is true, or the deadline has passed, and returns the state last seen. Wakes up by itself at

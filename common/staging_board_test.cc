@@ -74,6 +74,7 @@ class HandMadeBoard {
         .heartbeat_ns = MonotonicNow(),
         .change_count = 0,
         .phase = static_cast<uint32_t>(BoardPhase::kServing),
+        .held_back_count = 0,
     };
   }
 
@@ -380,6 +381,17 @@ TEST(StagingBoardTest, BeatingMovesTheHeartbeatOn) {
   board->Beat();
   EXPECT_GE(header->heartbeat_ns.load(), now);
   EXPECT_GE(header->heartbeat_ns.load(), before);
+}
+
+TEST(StagingBoardTest, SaysThatWhatIsQueuedIsHeldBack) {
+  const std::unique_ptr<StagingBoard> board = MakeBoard(1);
+  ASSERT_OK_AND_ASSIGN(const auto view, StagingBoardView::Map(UniqueFd(dup(board->fd()))));
+  const uint32_t before = view->held_back_count();
+  board->Beat();
+  board->SetState(0, ExtentState::kQueued);
+  EXPECT_EQ(view->held_back_count(), before);
+  board->NoteHeldBack();
+  EXPECT_NE(view->held_back_count(), before);
 }
 
 TEST(StagingBoardViewTest, TakesAHandMadeBoardThatIsSound) {

@@ -38,6 +38,7 @@ constexpr uint64_t kInFlightBytesMin = 64 * kKiB;
 constexpr uint64_t kInFlightBytesMax = 64 * kGiB;
 constexpr uint32_t kLanesMax = 64;
 constexpr uint32_t kSessionsMax = 65536;
+constexpr size_t kNodeNameBytesMax = 253;
 // The owner of the socket may always use it.
 constexpr uint32_t kSocketModeOwner = 0600;
 constexpr uint32_t kSocketModeMax = 0777;
@@ -118,6 +119,25 @@ bool ParseReader(absl::string_view text, Config& config) {
   return false;
 }
 
+bool ParseReadOrder(absl::string_view text, Config& config) {
+  for (const ReadOrder order : {ReadOrder::kAuto, ReadOrder::kFile, ReadOrder::kNodeOffset}) {
+    if (text != ReadOrderName(order)) continue;
+    config.read_order = order;
+    return true;
+  }
+  return false;
+}
+
+bool ParseNodeName(absl::string_view text, Config& config) {
+  if (text.size() > kNodeNameBytesMax || !absl::c_all_of(text, [](char c) {
+        return absl::ascii_isgraph(static_cast<unsigned char>(c)) && c != '"' && c != '#';
+      })) {
+    return false;
+  }
+  config.node_name = std::string(text);
+  return true;
+}
+
 bool ParseLogLevel(absl::string_view text, Config& config) {
   for (const absl::string_view level : {"trace", "debug", "info", "warning", "error"}) {
     if (text != level) continue;
@@ -142,6 +162,13 @@ bool ParseInFlightBytes(absl::string_view text, Config& config) {
   const absl::StatusOr<uint64_t> bytes = ParseByteSize(text);
   if (!bytes.ok() || *bytes < kInFlightBytesMin || *bytes > kInFlightBytesMax) return false;
   config.*field = *bytes;
+  return true;
+}
+
+bool ParseReadRateLimits(absl::string_view text, Config& config) {
+  const std::optional<ReadRateLimits> limits = ReadRateLimits::Parse(text);
+  if (!limits.has_value()) return false;
+  config.read_rate_limits = *limits;
   return true;
 }
 
@@ -245,6 +272,22 @@ constexpr Setting kSettings[] = {
      "Most bytes that are read at one time on all mounts together; at least one extent",
      "a size from 64KiB to 64GiB", ParseInFlightBytes<&Config::node_in_flight_bytes_max>,
      [](const Config& config) { return FormatByteSize(config.node_in_flight_bytes_max); }},
+    {"read-bytes-per-second-max", kSizePlaceholder,
+     "Most bytes a second that are read from storage on one mount, for all its checkpoints "
+     "together; with a type of file system before it (nfs=1GiB) on mounts of that type only. At "
+     "least one extent",
+     "none, a size such as 2GiB, or several with commas between, of which all but one have a type: "
+     "nfs=1GiB,fuse=500MiB or 2GiB,ext4=none",
+     ParseReadRateLimits, [](const Config& config) { return config.read_rate_limits.ToString(); }},
+    {"read-order", "NAME",
+     "Where reading begins of a checkpoint that somebody wants whole and in no order of his own: "
+     "'file' at its beginning, 'node-offset' at a place that depends on the node's name, so that "
+     "nodes that share a store do not all read the same file at one time; 'auto' takes the latter "
+     "where no block device is behind the mount",
+     "auto, file or node-offset", ParseReadOrder,
+     [](const Config& config) { return std::string(ReadOrderName(config.read_order)); }},
+    {"node-name", "NAME", "The node's name for read-order. Empty: the host's name",
+     "at most 253 printable characters, or empty", ParseNodeName, FormatText<&Config::node_name>},
     {"memory-headroom", kSizePlaceholder,
      "Memory that staging leaves free, of the node's and of each cgroup limit; 'auto' is a tenth "
      "of "
@@ -481,6 +524,10 @@ void CheckTogether(const StartRequest& request, std::vector<std::string>& errors
   };
   check("in-flight-max", request.config.in_flight_bytes_max);
   check("node-in-flight-max", request.config.node_in_flight_bytes_max);
+  if (const uint64_t rate = request.config.read_rate_limits.Smallest();
+      rate != ReadRateLimits::kNone) {
+    check("read-bytes-per-second-max", rate);
+  }
   const Config& config = request.config;
   if (config.admin_socket_path == config.socket_path ||
       config.admin_socket_path == DescriptorSocketPath(config.socket_path)) {
@@ -540,6 +587,18 @@ absl::string_view ReaderChoiceName(ReaderChoice choice) {
       return "io_uring";
     case ReaderChoice::kThreads:
       return "threads";
+  }
+  CHECK(false);
+}
+
+absl::string_view ReadOrderName(ReadOrder order) {
+  switch (order) {
+    case ReadOrder::kAuto:
+      return "auto";
+    case ReadOrder::kFile:
+      return "file";
+    case ReadOrder::kNodeOffset:
+      return "node-offset";
   }
   CHECK(false);
 }

@@ -14,6 +14,7 @@
 #include "common/socket_path.h"
 #include "daemon/memory/memory_headroom.h"
 #include "daemon/memory/memory_text.h"
+#include "daemon/storage/read_rate_limits.h"
 
 namespace forestage {
 
@@ -21,6 +22,11 @@ namespace forestage {
 enum class ReaderChoice { kAuto, kUring, kThreads };
 // "auto", "io_uring", "threads".
 absl::string_view ReaderChoiceName(ReaderChoice choice);
+
+// In which order is read what is demanded without one.
+enum class ReadOrder { kAuto, kFile, kNodeOffset };
+// "auto", "file", "node-offset".
+absl::string_view ReadOrderName(ReadOrder order);
 
 struct Config {
   // Unix socket of the gRPC API. The descriptor socket is beside it: the same path +
@@ -44,6 +50,11 @@ struct Config {
   // first tensor wait for those behind it.
   uint64_t in_flight_bytes_max = 256 * 1024 * 1024;
   uint64_t node_in_flight_bytes_max = 1024 * 1024 * 1024;
+  // Bytes a second that may be read of a mount. Each at least extent_bytes.
+  ReadRateLimits read_rate_limits;
+  ReadOrder read_order = ReadOrder::kAuto;
+  // What kNodeOffset takes for this node's name. Empty: the host's.
+  std::string node_name;
   // Memory that staging leaves free, of each bound.
   MemoryHeadroom memory_headroom;
   // Most bytes of all checkpoints that are read for at one time; kNoMemoryLimit: none.

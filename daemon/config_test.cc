@@ -75,6 +75,10 @@ TEST_F(ConfigTest, ReadsEverySettingFromAFlag) {
                                                          "--in-flight-max",
                                                          "1GiB",
                                                          "--node-in-flight-max=3GiB",
+                                                         "--read-bytes-per-second-max",
+                                                         "nfs=1GiB,500MiB",
+                                                         "--read-order=file",
+                                                         "--node-name=node-7",
                                                          "--sessions-max",
                                                          "7",
                                                          "--sessions-per-uid-max=5",
@@ -95,6 +99,10 @@ TEST_F(ConfigTest, ReadsEverySettingFromAFlag) {
   EXPECT_EQ(request.config.lanes_max, 3u);
   EXPECT_EQ(request.config.in_flight_bytes_max, 1073741824u);
   EXPECT_EQ(request.config.node_in_flight_bytes_max, uint64_t{3} << 30);
+  EXPECT_EQ(request.config.read_rate_limits.Of("nfs4"), uint64_t{1} << 30);
+  EXPECT_EQ(request.config.read_rate_limits.Of("xfs"), uint64_t{500} << 20);
+  EXPECT_EQ(request.config.read_order, ReadOrder::kFile);
+  EXPECT_EQ(request.config.node_name, "node-7");
   EXPECT_EQ(request.config.sessions_max, 7u);
   EXPECT_EQ(request.config.memory_headroom.ToString(), "20%");
   EXPECT_EQ(request.config.memory_limit_bytes, uint64_t{96} << 30);
@@ -172,6 +180,12 @@ TEST_F(ConfigTest, RefusesWhatIsOutsideOfEachSettingsBounds) {
            "--lanes-max=1.5",
            "--lanes-max=4294967297",
            "--in-flight-max=1KiB",
+           "--read-order=shuffle",
+           "--node-name=two words",
+           "--read-bytes-per-second-max=0",
+           "--read-bytes-per-second-max=fast",
+           "--read-bytes-per-second-max=nfs",
+           "--read-bytes-per-second-max=1GiB,2GiB",
            "--memory-headroom=91%",
            "--memory-headroom=lots",
            "--memory-limit=50%",
@@ -219,6 +233,13 @@ TEST_F(ConfigTest, ChecksSettingsTogether) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("node-in-flight-max (flag --node-in-flight-max) is '4MiB'")));
   EXPECT_OK(Read({"--extent-size=512MiB", "--in-flight-max=512MiB"}));
+  EXPECT_THAT(
+      Read({"--read-bytes-per-second-max=2GiB,nfs=4MiB"}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("read-bytes-per-second-max (flag --read-bytes-per-second-max) is "
+                               "'nfs=4MiB,2GiB'"),
+                     HasSubstr("at least extent-size, which is 8MiB"))));
+  EXPECT_OK(Read({"--read-bytes-per-second-max=nfs=4MiB,ext4=none", "--extent-size=4MiB"}));
   for (const std::string admin : {"/tmp/f.sock", "/tmp/f.sock.descriptors"}) {
     EXPECT_THAT(Read({"--socket=/tmp/f.sock", "--admin-socket=" + admin}),
                 StatusIs(absl::StatusCode::kInvalidArgument,
@@ -349,7 +370,8 @@ TEST_F(ConfigTest, VersionIsThatOfTheBuild) {
 
 TEST_F(ConfigTest, PrintedConfigurationReadsBackTheSame) {
   ASSERT_OK_AND_ASSIGN(const StartRequest first,
-                       Read({"--print-config", "--extent-size=64KiB", "--agreement-timeout=90s"},
+                       Read({"--print-config", "--extent-size=64KiB", "--agreement-timeout=90s",
+                             "--read-bytes-per-second-max=ext4=none,nfs=500MiB,1GiB"},
                             {"FORESTAGED_READER=io_uring"}));
   ASSERT_TRUE(first.text.has_value());
   EXPECT_THAT(*first.text,

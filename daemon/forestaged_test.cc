@@ -123,7 +123,7 @@ TEST_F(ForestagedTest, SaysWhatItServesAndWithWhichLimits) {
   EXPECT_THAT(Output("log"),
               AllOf(HasSubstr("starting version="), HasSubstr("setting metrics-address=none"),
                     HasSubstr("extent=8MiB in_flight_max=256MiB node_in_flight_max=1GiB "
-                              "lanes_max=8"),
+                              "read_bytes_per_second_max=none lanes_max=8"),
                     HasSubstr("reader=")));
   kill(daemon->pid(), SIGTERM);
   EXPECT_EQ(daemon->Wait(), 0);

@@ -20,6 +20,9 @@ inline constexpr absl::Duration kMountFactsKept = absl::Seconds(10);
 // setting in-flight-max allows so much.
 inline constexpr uint64_t kMountFlightBytesStart = 32 * kMiB;
 inline constexpr uint64_t kMountFlightBytesMin = 16 * kMiB;
+// Of a checkpoint that reading does not begin with for the node's sake, what comes first all the
+// same: as much as a mount has in flight at first, so that no rank's first tensor waits longer.
+inline constexpr uint64_t kReadFirstBytes = kMountFlightBytesStart;
 // A read that takes longer is reported, and does not count against the node's budget any more.
 inline constexpr absl::Duration kStuckReadTime = absl::Seconds(10);
 // Requests that one reader takes at a time.

@@ -58,10 +58,10 @@ void LogSettings(const StartRequest& request) {
 void LogDerivedFigures(const Config& config) {
   spdlog::info(
       "limits descriptor_socket={} extent={} in_flight_max={} node_in_flight_max={} "
-      "lanes_max={} sessions_max={}",
+      "read_bytes_per_second_max={} lanes_max={} sessions_max={}",
       DescriptorSocketPath(config.socket_path), FormatByteSize(config.extent_bytes),
       FormatByteSize(config.in_flight_bytes_max), FormatByteSize(config.node_in_flight_bytes_max),
-      config.lanes_max, config.sessions_max);
+      config.read_rate_limits.ToString(), config.lanes_max, config.sessions_max);
 }
 
 // Large pieces of memory go back to the system as they are freed. By itself glibc raises both

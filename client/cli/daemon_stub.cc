@@ -138,6 +138,8 @@ DaemonMountRow ToRow(const v1::MountStatus& mount) {
   row.in_flight_bytes = mount.in_flight_bytes();
   row.in_flight_limit_bytes = mount.in_flight_limit_bytes();
   row.stuck_bytes = mount.stuck_bytes();
+  row.read_bytes_per_second_max = mount.read_bytes_per_second_max();
+  row.held_back = mount.held_back();
   for (const std::string& weakness : mount.weaknesses()) row.weaknesses.push_back(weakness);
   return row;
 }

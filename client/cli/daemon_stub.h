@@ -57,6 +57,9 @@ struct DaemonMountRow {
   uint64_t in_flight_bytes = 0;
   uint64_t in_flight_limit_bytes = 0;
   uint64_t stuck_bytes = 0;
+  // 0: no limit.
+  uint64_t read_bytes_per_second_max = 0;
+  bool held_back = false;
   std::vector<std::string> weaknesses;
 };
 struct DaemonUserRow {

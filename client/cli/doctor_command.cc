@@ -132,10 +132,16 @@ std::string DaemonText(const DoctorFindings& findings) {
         findings.checkpoint.mounts.begin(), findings.checkpoint.mounts.end(),
         [&](const ExaminedMount& mount) { return DeviceText(mount.device) == row.device; });
     if (!ours) continue;
-    absl::StrAppend(&text, "  it has read from mount ", row.device, " by ", row.way, ": ",
-                    "files were opened ", FormatCount(row.files_opened, "time"),
-                    " since its start, and ", FormatCount(row.files_residency_unknown, "time"),
-                    " it could not tell what of them is in memory\n");
+    absl::StrAppend(
+        &text, "  it has read from mount ", row.device, " by ", row.way, ": ", "files were opened ",
+        FormatCount(row.files_opened, "time"), " since its start, and ",
+        FormatCount(row.files_residency_unknown, "time"),
+        " it could not tell what of them is in memory",
+        row.read_bytes_per_second_max == 0
+            ? ""
+            : absl::StrCat("; it reads at most ", FormatBytes(row.read_bytes_per_second_max),
+                           "/s there (read-bytes-per-second-max)"),
+        "\n");
   }
   return text;
 }
@@ -204,7 +210,8 @@ Json DaemonJson(const absl::StatusOr<DaemonStatus>& daemon) {
     mounts.push_back({{"device", row.device},
                       {"way", row.way},
                       {"files_opened", row.files_opened},
-                      {"files_residency_unknown", row.files_residency_unknown}});
+                      {"files_residency_unknown", row.files_residency_unknown},
+                      {"read_bytes_per_second_max", row.read_bytes_per_second_max}});
   }
   document["mounts"] = std::move(mounts);
   return document;

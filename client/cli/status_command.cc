@@ -69,10 +69,16 @@ std::string CheckpointText(const DaemonCheckpointRow& checkpoint) {
 
 std::string FlightText(const DaemonMountRow& mount) {
   if (mount.in_flight_limit_bytes == 0) return "none";
-  const std::string text = absl::StrCat(FormatBytes(mount.in_flight_bytes), " of ",
-                                        FormatBytes(mount.in_flight_limit_bytes));
-  if (mount.stuck_bytes == 0) return text;
-  return absl::StrCat(text, ", ", FormatBytes(mount.stuck_bytes), " STUCK");
+  std::string text = absl::StrCat(FormatBytes(mount.in_flight_bytes), " of ",
+                                  FormatBytes(mount.in_flight_limit_bytes));
+  if (mount.read_bytes_per_second_max > 0) {
+    absl::StrAppend(&text, ", ", mount.held_back ? "held back to " : "at most ",
+                    FormatBytes(mount.read_bytes_per_second_max), "/s");
+  }
+  if (mount.stuck_bytes > 0) {
+    absl::StrAppend(&text, ", ", FormatBytes(mount.stuck_bytes), " STUCK");
+  }
+  return text;
 }
 
 std::string MountsText(const std::vector<DaemonMountRow>& mounts) {

@@ -77,6 +77,7 @@ absl::StatusOr<Reader> StagedExtents::WaitForExtent(uint64_t index, uint64_t ahe
   absl::Time give_up = now + Patience();
   absl::Time ask = in_order_.load(std::memory_order_relaxed) ? now + kAskDelay : now;
   bool asked = false;
+  uint32_t held_back = board_->held_back_count();
   for (int changes = 0;;) {
     if (state == ExtentState::kReading) {
       in_order_.store(true, std::memory_order_relaxed);
@@ -105,6 +106,11 @@ absl::StatusOr<Reader> StagedExtents::WaitForExtent(uint64_t index, uint64_t ahe
       return absl::DeadlineExceededError(absl::StrCat("waiting for the daemon to stage shard ",
                                                       extent.shard_index, " at offset ",
                                                       extent.offset));
+    }
+    // The daemon may read no faster: who read by himself then would go past its limit.
+    if (now >= give_up && state == ExtentState::kQueued) {
+      const uint32_t before_this = std::exchange(held_back, board_->held_back_count());
+      if (held_back != before_this) give_up = now + Patience();
     }
     if (now >= give_up) {
       if (state == before || ++changes > kExtentChangesMax) {

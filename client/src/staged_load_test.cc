@@ -679,5 +679,20 @@ TEST_F(StagedExtentsTest, GivesUpAnExtentThatStandsStill) {
   EXPECT_FALSE(extents_->WaitUntilSettled({second}, absl::InfinitePast()));
 }
 
+// Else the bytes that the daemon is told to read slowly would be read by the ranks.
+TEST_F(StagedExtentsTest, DoesNotGiveUpWhatWaitsForTheDaemonsLimitOnly) {
+  constexpr absl::Duration kPatience = absl::Milliseconds(100);
+  ASSERT_OK_AND_ASSIGN(extents_, MakeExtents(kPatience));
+  connection_.on_urgent = [this] {
+    board_->SetState(0, ExtentState::kQueued);
+    board_->NoteHeldBack();
+  };
+  const absl::Time begun = absl::Now();
+  // It was held back in the first time of patience, and nothing was heard in the second.
+  ASSERT_OK_AND_ASSIGN(const Reader reader, WaitForExtent(0, absl::InfiniteFuture()));
+  EXPECT_EQ(reader, Reader::kSelf);
+  EXPECT_GE(absl::Now() - begun, 2 * kPatience);
+}
+
 }  // namespace
 }  // namespace forestage

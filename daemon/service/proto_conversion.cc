@@ -134,6 +134,8 @@ v1::MountStatus ToProto(const MountTable::Seen& seen, absl::Span<const MountFlig
     message.set_in_flight_bytes(flight.in_flight_bytes);
     message.set_in_flight_limit_bytes(flight.limit_bytes);
     message.set_stuck_bytes(flight.stuck_bytes);
+    message.set_read_bytes_per_second_max(flight.bytes_per_second_max);
+    message.set_held_back(flight.held_back);
   }
   return message;
 }

@@ -1,11 +1,13 @@
-// The budget of reads in flight: one for each mount, shared by all checkpoints that lie on it, and
-// one for the node.
+// What may be read of each mount: bytes in flight, for the mount and for the node, and bytes a
+// second; shared by all checkpoints.
 #pragma once
 
 #include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -15,6 +17,7 @@
 #include "daemon/staging/flight_limit.h"
 #include "daemon/staging/lane_waker.h"
 #include "daemon/staging/mount_flight.h"
+#include "daemon/staging/read_pace.h"
 
 namespace forestage {
 
@@ -27,6 +30,12 @@ class FlightBudget : public std::enable_shared_from_this<FlightBudget> {
     uint64_t mount_bytes_max = 0;
     uint64_t node_bytes_max = 0;
   };
+  struct Place {
+    bool taken = false;
+    // It was not, and only since its mount has been read as fast as it may be: to be asked for
+    // again then. Else InfiniteFuture: the share's waker says when.
+    absl::Time again = absl::InfiniteFuture();
+  };
   // The part of one checkpoint that lies on one mount. Leaves the budget when it goes; then nothing
   // of it may be in flight.
   class Share {
@@ -35,15 +44,17 @@ class FlightBudget : public std::enable_shared_from_this<FlightBudget> {
     Share(const Share&) = delete;
     Share& operator=(const Share&) = delete;
 
-    // A place for a read of so many bytes, to be given back. False: there is none, and the share's
-    // waker is called when there may be. An urgent read may go beyond the limit a little, so that
-    // it does not wait for those that nobody waits for.
-    bool TryTake(uint64_t bytes, bool urgent);
+    // A place for a read of so many bytes, to be given back. An urgent read may go beyond the
+    // limit of bytes in flight a little, so that it does not wait for those that nobody waits for.
+    // Never beyond that of bytes a second; of all that wait for this one, urgent reads go first,
+    // and then who had his turn longest ago.
+    Place TryTake(uint64_t bytes, bool urgent, absl::Time now);
     // Nothing is wanted any more: others need not leave room for it.
     void Withdraw();
-    // The read has ended well (`read_bytes` > 0 when storage was asked), or was not begun or
-    // failed.
-    void Give(uint64_t bytes, uint64_t read_bytes, absl::Time now);
+    // So much of what was taken was not needed, before the read began.
+    void GiveBack(uint64_t bytes, absl::Time now);
+    // The read has ended. `read_bytes`: came from storage; nullopt: it failed, and nobody knows.
+    void Give(uint64_t bytes, std::optional<uint64_t> read_bytes, absl::Time now);
     // The read does not come back: it keeps its place on its mount, but not in the node's budget.
     void SetStuck(uint64_t bytes);
     // It did come back, and is given back next.
@@ -61,14 +72,21 @@ class FlightBudget : public std::enable_shared_from_this<FlightBudget> {
     const std::shared_ptr<LaneWaker> waker_;
     // Guarded by the budget's mutex.
     uint64_t in_flight_bytes_ = 0;
+    // For a place.
     bool waits_ = false;
+    // There was a place, but not the time for it; and whether it was for an urgent read.
+    bool held_back_ = false;
+    bool urgent_ = false;
+    // When it last took: counts what the mount gave out.
+    uint64_t turn_ = 0;
   };
 
   // Requires: both maxima > 0.
   static std::shared_ptr<FlightBudget> Create(Options options);
 
-  std::unique_ptr<Share> Join(uint64_t device, std::shared_ptr<LaneWaker> waker)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // `bytes_per_second_max`: of the mount, 0 for none; what the first to join it says counts.
+  std::unique_ptr<Share> Join(uint64_t device, uint64_t bytes_per_second_max,
+                              std::shared_ptr<LaneWaker> waker) ABSL_LOCKS_EXCLUDED(mutex_);
   // Mounts that somebody has joined, in the order of their numbers.
   std::vector<MountFlight> Flights() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -78,6 +96,10 @@ class FlightBudget : public std::enable_shared_from_this<FlightBudget> {
     FlightLimit limit;
     uint64_t in_flight_bytes = 0;
     uint64_t stuck_bytes = 0;
+    std::optional<ReadPace> pace;
+    // A share was held back since a read ended.
+    bool held_back = false;
+    uint64_t turns = 0;
     std::list<Share*> shares;
   };
 
@@ -85,6 +107,11 @@ class FlightBudget : public std::enable_shared_from_this<FlightBudget> {
   FlightLimit::Range RangeOf() const;
   bool Allows(const Mount& mount, const Share& share, uint64_t bytes, bool urgent) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // From when on the share may begin a read, as far as bytes a second go.
+  static absl::Time PacedFrom(Mount& mount, const Share& share, bool urgent, absl::Time now);
+  void Free(Mount& mount, Share& share, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Pays back what was not read.
+  static void PayBack(Mount& mount, uint64_t bytes, absl::Time now);
   // There may be a place on `mount`; on others as well when the node's budget was what they lacked.
   void WakeWaiting(const Mount& mount) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -41,16 +41,18 @@ void Lane::Run(const std::shared_ptr<Body>& body) {
   StorageReader& reader = *body->reader;
   bool cancelled = false;
   while (true) {
+    absl::Time again = absl::InfiniteFuture();
     while (reader.in_flight() < reader.in_flight_max()) {
-      const std::optional<ReadRequest> request = stager.Take(body->index);
-      if (!request.has_value()) break;
-      reader.Start(*request);
+      const Stager::Work work = stager.Take(body->index);
+      again = work.again;
+      if (!work.request.has_value()) break;
+      reader.Start(*work.request);
     }
     if (stager.stopping()) {
       if (reader.in_flight() == 0) break;
       if (!std::exchange(cancelled, true)) reader.Cancel();
     }
-    for (const ReadResult& result : reader.Wait(stager.NextTake())) {
+    for (const ReadResult& result : reader.Wait(again)) {
       stager.Finish(body->index, result);
     }
   }

@@ -13,6 +13,10 @@ struct MountFlight {
   uint64_t limit_bytes = 0;
   // Of those in flight: of reads that do not come back.
   uint64_t stuck_bytes = 0;
+  // How many may be read a second; 0: there is no limit.
+  uint64_t bytes_per_second_max = 0;
+  // Somebody waits for no other reason.
+  bool held_back = false;
 };
 
 }  // namespace forestage

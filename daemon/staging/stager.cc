@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
 #include "spdlog/spdlog.h"
+#include <sys/sysmacros.h>
 
 #include "common/check.h"
 #include "common/mount_probe.h"
@@ -41,23 +42,35 @@ Stager::Stager(Options options)
       extents_(SizesOf(files_), options.extent_bytes),
       board_(std::move(options.board)),
       waker_(std::make_shared<LaneWaker>()),
+      first_extent_(FirstExtent(options.read_order, options.node_hash)),
       lane_bytes_(options.lane_count, 0),
       hold_(options.hold_max),
       observer_(options.observer) {
   CHECK(board_->extent_count() == extents_.extent_count() && options.lane_count > 0);
   std::vector<uint64_t> devices;
   for (const std::unique_ptr<ShardFile>& file : files_) {
-    const auto known = absl::c_find(devices, file->identity().device);
+    const uint64_t device = file->identity().device;
+    const auto known = absl::c_find(devices, device);
     part_of_shard_.push_back(static_cast<size_t>(known - devices.begin()));
-    if (known == devices.end()) devices.push_back(file->identity().device);
-  }
-  for (const uint64_t device : devices) {
-    const bool may_be_held = absl::c_any_of(files_, [&](const std::unique_ptr<ShardFile>& file) {
-      return file->identity().device == device &&
-             file->probe().mount.magic == options.held_file_system;
+    if (known != devices.end()) continue;
+    devices.push_back(device);
+    const bool may_be_held = absl::c_any_of(files_, [&](const std::unique_ptr<ShardFile>& other) {
+      return other->identity().device == device &&
+             other->probe().mount.magic == options.held_file_system;
     });
-    parts_.emplace_back(options.budget->Join(device, waker_), may_be_held, extents_);
+    const uint64_t rate = options.read_rate_limits.Of(file->probe().mount.type);
+    parts_.emplace_back(options.budget->Join(device, rate, waker_), may_be_held, extents_);
   }
+}
+
+uint64_t Stager::FirstExtent(ReadOrder order, uint64_t node_hash) const {
+  if (extents_.extent_count() == 0 || order == ReadOrder::kFile) return 0;
+  // Without a block device of its own a file system is mostly other nodes' too.
+  const auto is_local = [](const std::unique_ptr<ShardFile>& file) {
+    return file->probe().mount.memory || major(file->identity().device) != 0;
+  };
+  if (order == ReadOrder::kAuto && absl::c_all_of(files_, is_local)) return 0;
+  return node_hash % extents_.extent_count();
 }
 
 Stager::MountPart& Stager::PartOf(uint64_t extent) {
@@ -103,10 +116,31 @@ void Stager::AddDemand(SessionId session, absl::Span<const ShardRange> ranges) {
 
 void Stager::AddDemandForEverything(SessionId session) {
   absl::MutexLock lock(&mutex_);
-  for (uint32_t i = 0; i < files_.size(); ++i) {
-    AddRange(session, {.shard_index = i, .begin = 0, .end = files_[i]->bytes()});
+  const uint64_t count = extents_.extent_count();
+  if (first_extent_ > 0) {
+    AddExtents(session,
+               {.first = 0,
+                .last = std::min(first_extent_,
+                                 DivideRoundingUp(kReadFirstBytes, extents_.extent_bytes()))});
   }
+  AddExtents(session, {.first = first_extent_, .last = count});
+  // Those that it demands already it keeps where they are.
+  AddExtents(session, {.first = 0, .last = first_extent_});
   OnDemandChanged();
+}
+
+void Stager::AddExtents(SessionId session, ExtentRange range) {
+  // Each mount has a queue of its own.
+  while (range.first < range.last) {
+    MountPart& part = PartOf(range.first);
+    uint64_t last = range.first + 1;
+    while (last < range.last && &PartOf(last) == &part) ++last;
+    for (const ExtentRange& queued :
+         part.queue.Add(session, {.first = range.first, .last = last})) {
+      ShowQueued(queued);
+    }
+    range.first = last;
+  }
 }
 
 void Stager::AddUrgent(SessionId session, absl::Span<const uint64_t> extents) {
@@ -150,11 +184,6 @@ void Stager::HoldReadAhead(SessionId session) {
 void Stager::ReleaseReadAhead(SessionId session) {
   absl::MutexLock lock(&mutex_);
   if (hold_.End(session, absl::Now())) waker_->WakeAll();
-}
-
-absl::Time Stager::NextTake() const {
-  absl::MutexLock lock(&mutex_);
-  return hold_.EndsAt(absl::Now());
 }
 
 void Stager::OnDemandChanged() {
@@ -297,35 +326,45 @@ ReadRequest Stager::RequestFor(const DemandQueue& queue, uint64_t index) {
   return request;
 }
 
-std::optional<ReadRequest> Stager::TakeFrom(MountPart& part, size_t lane) {
+Stager::Work Stager::TakeFrom(MountPart& part, size_t lane) {
+  if (!part.queue.HasQueued()) return {};
   // The place must be there before it is known how much of it is needed.
-  const uint64_t place = extents_.extent_bytes();
-  if (!part.queue.HasQueued() || !part.share->TryTake(place, part.queue.IsUrgent())) {
-    return std::nullopt;
+  const uint64_t place_bytes = extents_.extent_bytes();
+  const absl::Time now = absl::Now();
+  const FlightBudget::Place place = part.share->TryTake(place_bytes, part.queue.IsUrgent(), now);
+  if (!place.taken) {
+    if (place.again != absl::InfiniteFuture()) board_->NoteHeldBack();
+    return {.request = std::nullopt, .again = place.again};
   }
   const std::optional<DemandQueue::Taken> taken = part.queue.Take();
   CHECK(taken.has_value());
   const uint64_t bytes = part.queue.PartsOf(taken->extent).bytes();
-  in_flight_[taken->extent] = {.cause = taken->cause, .bytes = bytes, .begun = absl::Now()};
-  if (bytes < place) part.share->Give(place - bytes, 0, absl::Now());
+  in_flight_[taken->extent] = {.cause = taken->cause, .bytes = bytes, .begun = now};
+  if (bytes < place_bytes) part.share->GiveBack(place_bytes - bytes, now);
   lane_bytes_[lane] += bytes;
   board_->SetState(taken->extent, ExtentState::kReading);
-  return RequestFor(part.queue, taken->extent);
+  return {.request = RequestFor(part.queue, taken->extent)};
 }
 
-std::optional<ReadRequest> Stager::Take(size_t lane) {
+Stager::Work Stager::Take(size_t lane) {
   absl::MutexLock lock(&mutex_);
-  if (stopping()) return std::nullopt;
+  Work none;
+  if (stopping()) return none;
   for (size_t tried = 0; tried < parts_.size(); ++tried) {
     MountPart& part = parts_[next_part_];
     next_part_ = (next_part_ + 1) % parts_.size();
     // A rank waits for what is urgent: it must not wait for the reads before it too.
-    const bool held = part.may_be_held && hold_.holds(absl::Now());
-    if (!part.queue.IsUrgent() && (held || !LaneMayTake(lane, part))) continue;
-    std::optional<ReadRequest> request = TakeFrom(part, lane);
-    if (request.has_value()) return request;
+    const bool urgent = part.queue.IsUrgent();
+    if (!urgent && part.may_be_held && hold_.holds(absl::Now())) {
+      none.again = std::min(none.again, hold_.EndsAt(absl::Now()));
+      continue;
+    }
+    if (!urgent && !LaneMayTake(lane, part)) continue;
+    Work work = TakeFrom(part, lane);
+    if (work.request.has_value()) return work;
+    none.again = std::min(none.again, work.again);
   }
-  return std::nullopt;
+  return none;
 }
 
 void Stager::ReportStuckReads(absl::Time now) {
@@ -392,7 +431,8 @@ void Stager::Finish(size_t lane, const ReadResult& result) {
     board_->SetState(result.tag, ExtentState::kFailed);
   }
   if (read.stuck) part.share->ClearStuck(read.bytes);
-  part.share->Give(read.bytes, status.ok() ? result.storage_bytes : 0, absl::Now());
+  part.share->Give(read.bytes, status.ok() ? std::optional(result.storage_bytes) : std::nullopt,
+                   absl::Now());
   if (IsComplete()) completed_ = std::min(completed_, absl::Now());
 }
 

@@ -19,12 +19,14 @@
 #include "common/file_system_magic.h"
 #include "common/recent_rate.h"
 #include "common/staging_board.h"
+#include "daemon/config.h"
 #include "daemon/limits.h"
 #include "daemon/staging/demand_queue.h"
 #include "daemon/staging/flight_budget.h"
 #include "daemon/staging/lane_waker.h"
 #include "daemon/staging/read_ahead_hold.h"
 #include "daemon/staging/staged_checkpoint.h"
+#include "daemon/storage/read_rate_limits.h"
 #include "daemon/storage/shard_file.h"
 #include "daemon/storage/storage_reader.h"
 
@@ -40,6 +42,10 @@ class Stager {
     std::vector<std::unique_ptr<ShardFile>> files;
     uint64_t extent_bytes = 0;
     std::shared_ptr<FlightBudget> budget;
+    ReadRateLimits read_rate_limits;
+    // See StripedCheckpointStore::Options.
+    ReadOrder read_order = ReadOrder::kFile;
+    uint64_t node_hash = 0;
     size_t lane_count = 1;
     std::shared_ptr<StagingBoard> board;
     // May be null; see AbandonObserver.
@@ -64,6 +70,7 @@ class Stager {
   // map.
   void AddDemand(SessionId session, absl::Span<const ShardRange> ranges)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Its beginning, then from where reading begins on this node, and round.
   void AddDemandForEverything(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddUrgent(SessionId session, absl::Span<const uint64_t> extents) ABSL_LOCKS_EXCLUDED(mutex_);
   void RemoveSession(SessionId session) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -86,11 +93,15 @@ class Stager {
   // For lanes. The reader of a lane is woken when there may be work for it, until Detach.
   void AttachLane(StorageReader* reader);
   void DetachLane(StorageReader* reader);
-  // The next extent for this lane; nullopt when nothing is wanted, the budget of reads in flight
-  // is used up, or lanes are to end.
-  std::optional<ReadRequest> Take(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
-  // When Take may give what it does not give now, though nobody wakes the lanes.
-  absl::Time NextTake() const ABSL_LOCKS_EXCLUDED(mutex_);
+  struct Work {
+    // nullopt: nothing is wanted, the budget of reads in flight is used up, a mount was read as
+    // fast as it may be or is left to ranks that open, or lanes are to end.
+    std::optional<ReadRequest> request;
+    // When to ask again, should nobody wake the lane before; InfiniteFuture: not before.
+    absl::Time again = absl::InfiniteFuture();
+  };
+  // The next extent for this lane.
+  Work Take(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
   // Requires: the request of this tag was taken by this lane.
   void Finish(size_t lane, const ReadResult& result) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -112,6 +123,10 @@ class Stager {
     bool stuck = false;
   };
 
+  // The extent that reading begins with, but for the first of all.
+  uint64_t FirstExtent(ReadOrder order, uint64_t node_hash) const;
+  // Extents [first, last).
+  void AddExtents(SessionId session, ExtentRange range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   MountPart& PartOf(uint64_t extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddRange(SessionId session, const ShardRange& range) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Shows on the board that these are to be read, whatever they were.
@@ -124,8 +139,7 @@ class Stager {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A lane has its share of what the mount takes, so that no single one reads everything.
   bool LaneMayTake(size_t lane, const MountPart& part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::optional<ReadRequest> TakeFrom(MountPart& part, size_t lane)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Work TakeFrom(MountPart& part, size_t lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnDemandChanged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   StagingProgress Sums() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsComplete() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -138,6 +152,7 @@ class Stager {
   const ExtentMap extents_;
   const std::shared_ptr<StagingBoard> board_;
   const std::shared_ptr<LaneWaker> waker_;
+  const uint64_t first_extent_;
   // By shard: index into parts_.
   std::vector<size_t> part_of_shard_;
 

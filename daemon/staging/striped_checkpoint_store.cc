@@ -1,9 +1,11 @@
 #include "daemon/staging/striped_checkpoint_store.h"
 
 #include <malloc.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <optional>
 #include <random>
 
@@ -123,7 +125,22 @@ absl::Status StoppingStatus() {
   return absl::UnavailableError("the daemon is stopping; nothing is staged any more");
 }
 
+std::string HostName() {
+  char name[HOST_NAME_MAX + 1] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
+}
+
 }  // namespace
+
+uint64_t NodeHash(absl::string_view node_name) {
+  // FNV-1a, and a last stir: names that differ in their last digit only shall lie far apart.
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : node_name) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  }
+  hash = (hash ^ (hash >> 32)) * 0xd6e8feb86659fd93;
+  return hash ^ (hash >> 32);
+}
 
 absl::StatusOr<StripedCheckpointStore::Options> StripedCheckpointStore::OptionsFrom(
     const Config& config, StagingObserver* observer) {
@@ -132,6 +149,9 @@ absl::StatusOr<StripedCheckpointStore::Options> StripedCheckpointStore::OptionsF
                  .lanes_max = config.lanes_max,
                  .in_flight_bytes_max = config.in_flight_bytes_max,
                  .node_in_flight_bytes_max = config.node_in_flight_bytes_max,
+                 .read_rate_limits = config.read_rate_limits,
+                 .read_order = config.read_order,
+                 .node_hash = NodeHash(config.node_name.empty() ? HostName() : config.node_name),
                  .observer = observer,
                  .reader = std::move(reader)};
 }
@@ -248,6 +268,9 @@ absl::StatusOr<std::shared_ptr<StripedCheckpoint>> StripedCheckpointStore::Build
                                                .files = std::move(files),
                                                .extent_bytes = options_.extent_bytes,
                                                .budget = budget_,
+                                               .read_rate_limits = options_.read_rate_limits,
+                                               .read_order = options_.read_order,
+                                               .node_hash = options_.node_hash,
                                                .lane_count = lane_count,
                                                .board = std::move(board),
                                                .observer = options_.observer,

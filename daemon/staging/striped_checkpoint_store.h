@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 
 #include "common/file_system_magic.h"
@@ -23,6 +24,7 @@
 #include "daemon/staging/stager.h"
 #include "daemon/staging/striped_checkpoint.h"
 #include "daemon/storage/mount_table.h"
+#include "daemon/storage/read_rate_limits.h"
 #include "daemon/storage/reader_selection.h"
 #include "daemon/storage/shard_file.h"
 
@@ -30,6 +32,9 @@ namespace forestage {
 
 // What makes two checkpoints one: the same files under the same names, in the same order.
 using CheckpointKey = std::vector<std::pair<std::string, CacheIdentity>>;
+
+// The same on every machine and in every release, as spread as names that differ in a digit allow.
+uint64_t NodeHash(absl::string_view node_name);
 
 // See CheckpointStore. One thread keeps the heartbeat of every board.
 class StripedCheckpointStore : public CheckpointStore {
@@ -40,6 +45,10 @@ class StripedCheckpointStore : public CheckpointStore {
     uint32_t lanes_max = Config().lanes_max;
     uint64_t in_flight_bytes_max = Config().in_flight_bytes_max;
     uint64_t node_in_flight_bytes_max = Config().node_in_flight_bytes_max;
+    ReadRateLimits read_rate_limits = {};
+    ReadOrder read_order = ReadOrder::kFile;
+    // Of the node's name: NodeHash().
+    uint64_t node_hash = 0;
     // Text of headers of all checkpoints that are held.
     uint64_t header_bytes_max = kHeldHeaderBytesMax;
     // May be null; else outlives the store and every checkpoint it gave out.

@@ -86,6 +86,7 @@ FlightsByLabel ByLabel(const std::vector<MountFlight>& flights) {
     sum.in_flight_bytes += flight.in_flight_bytes;
     sum.limit_bytes += flight.limit_bytes;
     sum.stuck_bytes += flight.stuck_bytes;
+    sum.bytes_per_second_max += flight.bytes_per_second_max;
   }
   return by_label;
 }
@@ -139,6 +140,10 @@ std::vector<prometheus::MetricFamily> CheckpointCollector::Collect() const {
              [](const MountFlight& of) { return std::optional<double>(of.limit_bytes); });
   add_flight(Metric::kMountStuckBytes,
              [](const MountFlight& of) { return std::optional<double>(of.stuck_bytes); });
+  add_flight(Metric::kMountReadLimitBytesPerSecond, [](const MountFlight& of) {
+    return of.bytes_per_second_max > 0 ? std::optional<double>(of.bytes_per_second_max)
+                                       : std::nullopt;
+  });
   return families;
 }
 

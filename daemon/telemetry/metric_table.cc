@@ -129,9 +129,14 @@ constexpr MetricDescription kTable[] = {
      "Of the bytes being read: of reads that have not come back for 10 seconds. Not 0 means that "
      "the storage hangs.",
      kMountLabels},
+    {Metric::kMountReadLimitBytesPerSecond, "forestage_mount_read_limit_bytes_per_second",
+     MetricType::kGauge,
+     "How many bytes a second may be read from the mount, by the setting "
+     "read-bytes-per-second-max; no series where there is no limit.",
+     kMountLabels},
 };
 static_assert(std::size(kTable) == kMetricCount);
-static_assert(kMetricCount == static_cast<size_t>(Metric::kMountStuckBytes) + 1);
+static_assert(kMetricCount == static_cast<size_t>(Metric::kMountReadLimitBytesPerSecond) + 1);
 
 constexpr bool RowsFollowTheEnum() {
   for (size_t i = 0; i < kMetricCount; ++i) {

@@ -36,8 +36,9 @@ enum class Metric : size_t {
   kMountInFlightBytes,
   kMountInFlightLimitBytes,
   kMountStuckBytes,
+  kMountReadLimitBytesPerSecond,
 };
-inline constexpr size_t kMetricCount = 24;
+inline constexpr size_t kMetricCount = 25;
 
 enum class MetricType { kCounter, kGauge, kHistogram };
 // "counter", "gauge", "histogram": as in a # TYPE line.

@@ -391,8 +391,11 @@ TEST(TelemetryTest, CheckpointsBeyondTheLimitAreAddedUp) {
 
 TEST(TelemetryTest, ShowsWhatIsReadOfEachMountAndWhatIsStuck) {
   CheckpointStoreFake store;
-  store.flights.push_back(
-      {.device = makedev(8, 1), .in_flight_bytes = 3, .limit_bytes = 9, .stuck_bytes = 2});
+  store.flights.push_back({.device = makedev(8, 1),
+                           .in_flight_bytes = 3,
+                           .limit_bytes = 9,
+                           .stuck_bytes = 2,
+                           .bytes_per_second_max = 7});
   for (unsigned i = 0; i < kMountLabelsMax + 1; ++i) {
     store.flights.push_back(
         {.device = makedev(0, 100 + i), .in_flight_bytes = 1, .limit_bytes = 4});
@@ -403,6 +406,9 @@ TEST(TelemetryTest, ShowsWhatIsReadOfEachMountAndWhatIsStuck) {
   EXPECT_EQ(exposition.At("forestage_mount_in_flight_bytes{mount=\"8:1\"}"), 3);
   EXPECT_EQ(exposition.At("forestage_mount_in_flight_limit_bytes{mount=\"8:1\"}"), 9);
   EXPECT_EQ(exposition.At("forestage_mount_stuck_bytes{mount=\"8:1\"}"), 2);
+  EXPECT_EQ(exposition.At("forestage_mount_read_limit_bytes_per_second{mount=\"8:1\"}"), 7);
+  EXPECT_FALSE(
+      exposition.samples.contains("forestage_mount_read_limit_bytes_per_second{mount=\"0:100\"}"));
   // Those beyond the limit are added up.
   EXPECT_EQ(exposition.At("forestage_mount_in_flight_bytes{mount=\"other\"}"), 2);
   telemetry->SetStore(nullptr);

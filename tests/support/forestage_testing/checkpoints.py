@@ -222,8 +222,10 @@ def resident_bytes_of(file):
 
 
 @contextlib.contextmanager
-def locked_in_memory(directory):
-    """The checkpoint's files, which are in memory, stay there: nobody reclaims a page meanwhile."""
+def locked_in_memory(directory, parts=None):
+    """The checkpoint's files, which are in memory, stay there: nobody reclaims a page meanwhile.
+
+    `parts`: only these, {path: [(begin, end), ...]}, with whole pages before each."""
     with contextlib.ExitStack() as stack:
         for path in shard_paths(directory):
             size = path.stat().st_size
@@ -231,11 +233,13 @@ def locked_in_memory(directory):
                 pages = mmap.mmap(file.fileno(), size, mmap.MAP_SHARED, mmap.PROT_READ)
             stack.callback(pages.close)
             array = numpy.frombuffer(pages, numpy.uint8)
-            address = ctypes.c_void_p(array.ctypes.data)
+            address = array.ctypes.data
             # The array would keep the mapping from being closed.
             del array
-            if _libc.mlock(address, ctypes.c_size_t(size)) != 0:
-                raise OSError(ctypes.get_errno(), f"mlock of {path}")
+            for begin, end in [(0, size)] if parts is None else parts[path]:
+                place = ctypes.c_void_p(address + begin)
+                if _libc.mlock(place, ctypes.c_size_t(min(end, size) - begin)) != 0:
+                    raise OSError(ctypes.get_errno(), f"mlock of {path}")
         yield
 
 
