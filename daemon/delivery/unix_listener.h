@@ -56,6 +56,9 @@ class UnixListener {
   // closed (another user, with owners_only; its process is gone; no descriptor left); it is logged,
   // and the caller goes on.
   absl::StatusOr<Connection> Accept();
+  // Logs that a connection is turned away, at most once in kRefusalLogPeriod, with how many were
+  // since the last line. Returns `why`.
+  absl::Status Refuse(absl::Status why);
 
   // Stops listening and removes the socket and its lock file.
   void Close();
@@ -64,7 +67,6 @@ class UnixListener {
   UnixListener(const Options& options, UniqueFd lock);
   absl::Status Listen();
   absl::Status GiveGroupAndMode();
-  absl::Status Refuse(absl::Status why);
 
   const Options options_;
   UniqueFd lock_;

@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "spdlog/spdlog.h"
 #include <sys/eventfd.h>
 
 #include "common/errno_status.h"
@@ -68,8 +68,9 @@ void ConnectionAcceptor::AcceptOne() {
   // Before gRPC can see a call of it.
   const absl::Status added = peers_.Add(accepted->socket.get(), accepted->peer);
   if (!added.ok()) {
-    spdlog::warn("connection refused socket={} pid={} uid={} reason=\"{}\"", listener_->path(),
-                 accepted->peer.pid, accepted->peer.uid, std::string(added.message()));
+    (void)listener_->Refuse(
+        absl::Status(added.code(), absl::StrCat(added.message(), " (uid ", accepted->peer.uid,
+                                                ", pid ", accepted->peer.pid, ")")));
     return;
   }
   handover_(std::move(accepted->socket));

@@ -653,7 +653,8 @@ def test_connections_to_the_administrators_socket_are_limited_and_ranks_have_the
         connections.append(connection)
     # All that were taken have got the server's first words; the others are closed.
     wait_until(lambda: sum(map(is_closed, connections)) == 80 - 64, "all beyond 64 to be closed")
-    assert "connection refused" in daemon.log
+    # Told, but not each: a flood of connections shall be no flood of lines.
+    assert 1 <= daemon.log.count("connection refused") <= 3
     finished = cli.run("status", code=1)
     assert daemon.admin_socket in finished.stderr
     # Ranks have sockets of their own.

@@ -239,3 +239,24 @@ def test_status_says_that_a_staged_file_was_changed(change, daemon, cli, checkpo
     assert other.name not in said
     rank.resume()
     rank.finish()
+
+
+def test_a_changed_mode_or_a_new_link_costs_a_lease_and_no_byte(daemon, cli, data_dir):
+    """Neither changes a byte, but both change ctime, by which the daemon knows a file."""
+    directory = checkpoints.make_model(data_dir / "touched", mib=4)
+    total = checkpoints.total_bytes(directory)
+    with checkpoints.locked_in_memory(directory):
+        first = cli.start("stage", directory)
+        while not (line := first.process.stdout.readline()).startswith("held until"):
+            assert line
+        for path in checkpoints.shard_paths(directory):
+            path.chmod(0o600)
+        again = cli.start("stage", directory)
+        while not (line := again.process.stdout.readline()).startswith("held until"):
+            assert line
+        held = daemon.status()
+        assert [int(row.get("read_bytes", 0)) for row in held["checkpoints"]] == [0, 0]
+        assert int(held["memory"]["leased_bytes"]) >= 2 * total
+        for stage in [first, again]:
+            stage.signal(signal.SIGINT)
+            stage.finish(code=0)
