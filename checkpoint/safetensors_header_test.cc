@@ -319,7 +319,8 @@ TEST(SafetensorsHeaderTest, NamesBothTensorsThatOverlap) {
 
 TEST(SafetensorsHeaderTest, ListsAllThatBreaksTheSchemaAndWhereTheTextEnds) {
   const std::string text =
-      R"({"__metadata__":{"n":1,"ok":"x","l":[2]},"a":{"dtype":"F9","shape":[],"data_offsets":[0,1]},)"
+      R"({"__metadata__":{"n":1,"ok":"x","l":[2]},)"
+      R"("a":{"dtype":"F9","shape":[],"data_offsets":[0,1]},)"
       R"("b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},"c":["F10",[1],[2,3]],)"
       R"("d":{"dtype":"U8"},"e":{"dtype":"U8","shape":[-1]})";
   EXPECT_THAT(

@@ -45,13 +45,6 @@ class StagedLoadTest : public ::testing::Test {
     return session;
   }
 
-  void Warm() {
-    for (size_t shard = 0; shard < 2; ++shard) {
-      std::ifstream file(checkpoint_.ShardPath(shard), std::ios::binary);
-      file.ignore(std::numeric_limits<std::streamsize>::max());
-    }
-  }
-
   void ExpectAllBytes(const LoadSession& session) {
     for (const auto& [name, bytes] : checkpoint_.tensors()) {
       ASSERT_OK_AND_ASSIGN(Slice slice, session.GetSlice(name, {}));
@@ -71,17 +64,7 @@ class StagedLoadTest : public ::testing::Test {
     return all;
   }
 
-  // Nothing of the checkpoint is in memory.
-  void Evict() const {
-    for (size_t i = 0; i < 2; ++i) {
-      const UniqueFd fd(open(checkpoint_.ShardPath(i).c_str(), O_RDONLY | O_CLOEXEC));
-      ASSERT_TRUE(fd.valid());
-      ASSERT_EQ(fsync(fd.get()), 0);
-      ASSERT_EQ(posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
-    }
-  }
-
-  // All of it is.
+  // All of the checkpoint is in memory then.
   void ReadAll() const {
     for (size_t i = 0; i < 2; ++i) {
       std::ifstream file(checkpoint_.ShardPath(i), std::ios::binary);
@@ -131,7 +114,7 @@ TEST_F(StagedLoadTest, AsksForNothingThatIsStaged) {
 
 TEST_F(StagedLoadTest, UsesWhatIsInMemoryBeforeTheDaemonHasLookedAtIt) {
   ASSERT_OK_AND_ASSIGN(auto session, Open());
-  Warm();
+  ReadAll();
   daemon_.SetAll(ExtentState::kQueued);
   ExpectAllBytes(*session);
   EXPECT_THAT(daemon_.urgent(), IsEmpty());
@@ -141,7 +124,7 @@ TEST_F(StagedLoadTest, UsesWhatIsInMemoryBeforeTheDaemonHasLookedAtIt) {
 // Pages are cached from the moment on in which their read begins.
 TEST_F(StagedLoadTest, WaitsForWhatTheDaemonIsReadingAlthoughItIsCached) {
   ASSERT_OK_AND_ASSIGN(auto session, Open());
-  Warm();
+  ReadAll();
   daemon_.SetAll(ExtentState::kReading);
   ASSERT_OK_AND_ASSIGN(Slice slice, session->GetSlice(0, {}));
   EXPECT_THAT(slice.View(absl::Now() + absl::Milliseconds(10)),
@@ -273,6 +256,7 @@ TEST_F(StagedLoadTest, BelievesTheBoardOfWhatIsInMemoryWithoutAskingTheDaemon) {
     return WholeCatalog(catalog);
   };
   ASSERT_OK_AND_ASSIGN(auto session, Open(options));
+  ReadAll();
   ExpectAllBytes(*session);
   EXPECT_EQ(daemon_.progress_requests(), 0);
   EXPECT_THAT(daemon_.urgent(), IsEmpty());
@@ -280,7 +264,7 @@ TEST_F(StagedLoadTest, BelievesTheBoardOfWhatIsInMemoryWithoutAskingTheDaemon) {
 
 // An extent may be resident for what others demand of it.
 TEST_F(StagedLoadTest, AsksOnceWhetherItsDemandWasSeenWhereTheBoardSaysMoreThanIsInMemory) {
-  Evict();
+  checkpoint_.MakeCold();
   daemon_.on_urgent = [this](DaemonFake& daemon, absl::Span<const uint64_t> indexes) {
     ReadAll();
     StageUrgent(daemon, indexes);
@@ -301,7 +285,7 @@ TEST_F(StagedLoadTest, AsksOnceWhetherItsDemandWasSeenWhereTheBoardSaysMoreThanI
 
 // What the daemon says by itself may be taken for the answer: then it is asked once more.
 TEST_F(StagedLoadTest, AsksAgainWhereTheAnswerChangedNothing) {
-  Evict();
+  checkpoint_.MakeCold();
   daemon_.on_urgent = [this](DaemonFake& daemon, absl::Span<const uint64_t> indexes) {
     ReadAll();
     StageUrgent(daemon, indexes);
@@ -321,11 +305,12 @@ TEST_F(StagedLoadTest, AsksAgainWhereTheAnswerChangedNothing) {
 }
 
 TEST_F(StagedLoadTest, AsksNothingWhereNothingOfItsDemandWasBegun) {
-  Evict();
+  checkpoint_.MakeCold();
   daemon_.on_urgent = StageUrgent;
   SessionOptions options;
   options.choose_demand = &StagedLoadTest::WholeCatalog;
   ASSERT_OK_AND_ASSIGN(auto session, Open(options));
+  ReadAll();
   ExpectAllBytes(*session);
   EXPECT_EQ(daemon_.progress_requests(), 0);
 }

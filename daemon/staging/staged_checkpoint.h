@@ -101,8 +101,9 @@ class StagedCheckpoint {
   // Of these: in the page cache now, whoever brought them in; 0 where the kernel does not say. Asks
   // page by page: takes its time.
   virtual uint64_t CachedBytes() const = 0;
-  // The first errors of reads, oldest first, at most limits' kReadErrorsKept; behind them, as many
-  // files at most that were changed since they were opened, as far as this machine knows.
+  // Errors of reads, oldest first, at most limits' kReadErrorsKept with at least one of each file
+  // where that fits, and a count of the others; behind them, as many files at most that were
+  // changed since they were opened, as far as this machine knows.
   virtual std::vector<std::string> read_errors() const = 0;
   // Lanes stop after what is in flight (cancelled where the kernel can), the board is closed. Does
   // not wait. The destructor waits for lanes.

@@ -249,13 +249,13 @@ std::vector<std::string> Stager::read_errors() const {
   std::vector<std::string> errors;
   {
     absl::MutexLock lock(&mutex_);
-    errors = read_errors_;
+    errors = read_errors_.Messages();
   }
   // What was staged of a file that was changed since is of use to nobody, though no read says so.
   for (const std::unique_ptr<ShardFile>& file : files_) {
     const absl::Status unchanged = file->CheckUnchanged();
     if (unchanged.ok() || absl::c_linear_search(errors, unchanged.message())) continue;
-    if (errors.size() >= 2 * kReadErrorsKept) break;
+    if (errors.size() > 2 * kReadErrorsKept) break;
     errors.emplace_back(unchanged.message());
   }
   return errors;
@@ -383,9 +383,10 @@ void Stager::ReportStuckReads(absl::Time now) {
   }
 }
 
-void Stager::Tell(const ReadResult& result, const absl::Status& status, const InFlight& read) {
+void Stager::Tell(const ReadResult& result, const absl::Status& status, const InFlight& read,
+                  bool error_is_kept) {
   // The session that shows the errors in the daemon's status may end with them; the log stays.
-  if (!status.ok() && !absl::IsCancelled(status) && errors_seen_.fetch_add(1) < kReadErrorsKept) {
+  if (error_is_kept) {
     spdlog::warn("read failed path=\"{}\" error=\"{}\"", absl::CEscape(path_label_),
                  absl::CEscape(status.message()));
   }
@@ -402,15 +403,20 @@ void Stager::Finish(size_t lane, const ReadResult& result) {
   absl::Status status = result.status;
   if (status.ok()) status = files_[extents_.extent(result.tag).shard_index]->CheckUnchanged();
   InFlight read;
+  bool error_is_kept = false;
   {
     absl::MutexLock lock(&mutex_);
+    if (!status.ok() && !absl::IsCancelled(status)) {
+      error_is_kept =
+          read_errors_.Add(extents_.extent(result.tag).shard_index, std::string(status.message()));
+    }
     const auto found = in_flight_.find(result.tag);
     CHECK(found != in_flight_.end());
     read = found->second;
     in_flight_.erase(found);
   }
   // Before the board shows it: who waits for the board finds the figures right.
-  Tell(result, status, read);
+  Tell(result, status, read, error_is_kept);
 
   absl::MutexLock lock(&mutex_);
   MountPart& part = PartOf(result.tag);
@@ -427,7 +433,6 @@ void Stager::Finish(size_t lane, const ReadResult& result) {
   } else {
     part.queue.Finish(result.tag, ReadOutcome::kFailed);
     files_[extents_.extent(result.tag).shard_index]->mount().SawReadFail();
-    if (read_errors_.size() < kReadErrorsKept) read_errors_.emplace_back(status.message());
     board_->SetState(result.tag, ExtentState::kFailed);
   }
   if (read.stuck) part.share->ClearStuck(read.bytes);

@@ -25,6 +25,7 @@
 #include "daemon/staging/flight_budget.h"
 #include "daemon/staging/lane_waker.h"
 #include "daemon/staging/read_ahead_hold.h"
+#include "daemon/staging/read_error_list.h"
 #include "daemon/staging/staged_checkpoint.h"
 #include "daemon/storage/read_rate_limits.h"
 #include "daemon/storage/shard_file.h"
@@ -143,8 +144,8 @@ class Stager {
   void OnDemandChanged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   StagingProgress Sums() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsComplete() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Tell(const ReadResult& result, const absl::Status& status, const InFlight& read)
-      ABSL_LOCKS_EXCLUDED(observer_mutex_);
+  void Tell(const ReadResult& result, const absl::Status& status, const InFlight& read,
+            bool error_is_kept) ABSL_LOCKS_EXCLUDED(observer_mutex_);
 
   // Constant after construction.
   const std::string path_label_;
@@ -157,7 +158,6 @@ class Stager {
   std::vector<size_t> part_of_shard_;
 
   std::atomic<bool> stopping_ = false;
-  std::atomic<size_t> errors_seen_ = 0;
 
   mutable absl::Mutex mutex_;
   std::vector<MountPart> parts_ ABSL_GUARDED_BY(mutex_);
@@ -168,7 +168,7 @@ class Stager {
   std::unordered_map<uint64_t, InFlight> in_flight_ ABSL_GUARDED_BY(mutex_);
   ReadAheadHold hold_ ABSL_GUARDED_BY(mutex_);
   uint64_t read_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<std::string> read_errors_ ABSL_GUARDED_BY(mutex_);
+  ReadErrorList read_errors_ ABSL_GUARDED_BY(mutex_);
   // InfiniteFuture until it happens.
   absl::Time first_demand_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   absl::Time completed_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();

@@ -17,6 +17,7 @@
 #include "common/status_matchers.h"
 #include "common/temporary_directory_for_test.h"
 #include "common/units.h"
+#include "daemon/limits.h"
 #include "daemon/staging/checkpoint_files_for_test.h"
 #include "daemon/storage/faulty_storage_reader.h"
 #include "daemon/storage/files_for_test.h"
@@ -336,7 +337,9 @@ TEST_P(StripedCheckpointStoreTest, KeepsABoundedNumberOfErrors) {
   for (uint64_t i = 0; i < board->extent_count(); ++i) {
     EXPECT_EQ(WaitFor(*board, i), ExtentState::kFailed);
   }
-  EXPECT_THAT(checkpoint->read_errors(), SizeIs(32));
+  const std::vector<std::string> errors = checkpoint->read_errors();
+  ASSERT_THAT(errors, SizeIs(kReadErrorsKept + 1));
+  EXPECT_THAT(errors.back(), AllOf(HasSubstr(" more"), HasSubstr("in 1 file")));
   EXPECT_EQ(checkpoint->progress().failed_bytes, checkpoint->progress().wanted_bytes);
 }
 

@@ -24,6 +24,14 @@ VERBS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def hang_ups_count():
+    """Whoever started the tests may have them ignored (nohup), and commands would inherit that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def hung(data_dir, mount_slowfs):
     """A checkpoint on storage that a test can have never answer."""
