@@ -14,8 +14,11 @@ def environment_of(pid):
 
 
 def ranks_of(load, count):
-    wait_until(lambda: len(children_of(load.pid)) == count, f"{count} ranks")
-    return children_of(load.pid)
+    def ranks():
+        return [rank for worker in children_of(load.pid) for rank in children_of(worker)]
+
+    wait_until(lambda: len(ranks()) == count, f"{count} ranks")
+    return ranks()
 
 
 def test_only_ranks_that_begin_together_have_their_libraries_bound_before(
