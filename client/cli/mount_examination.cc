@@ -160,14 +160,17 @@ absl::Status CheckAccess(const std::vector<FileOnMount>& files) {
   return JoinErrors(statuses);
 }
 
-bool OpeningKeepsTheCache(const ExaminedMount& mount) {
-  return mount.status.ok() && !mount.probe.second_open.no();
+// Whether all files of the mount may be opened: it answers, and opening keeps the cache as far as
+// is known. What could not be tested for an error must not hide the errors of other files.
+bool MayOpenFiles(const ExaminedMount& mount) {
+  return mount.status.ok() ? !mount.probe.second_open.no()
+                           : !absl::IsDeadlineExceeded(mount.status);
 }
 
 void CheckFiles(const std::string& directory, const std::vector<FileOnMount>& files,
                 absl::Duration patience, ExaminedCheckpoint& checkpoint) {
   checkpoint.headers_checked =
-      std::all_of(checkpoint.mounts.begin(), checkpoint.mounts.end(), OpeningKeepsTheCache);
+      std::all_of(checkpoint.mounts.begin(), checkpoint.mounts.end(), MayOpenFiles);
   checkpoint.soundness = CheckAccess(files);
   if (!checkpoint.headers_checked) return;
   using Reading = absl::StatusOr<std::unique_ptr<const LocalCatalog>>;

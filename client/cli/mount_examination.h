@@ -39,7 +39,7 @@ struct ExaminedCheckpoint {
   // Whether this process may open every file and, where headers_checked, whether every header is
   // right and agrees with the index; every offender is named.
   absl::Status soundness;
-  // False when a mount was not tested, or drops a file from memory when it is opened.
+  // False when a mount did not answer, or drops a file from memory when it is opened.
   bool headers_checked = false;
   // Of a sound checkpoint: see LocalCatalog.
   std::vector<IgnoredCopy> ignored_copies;

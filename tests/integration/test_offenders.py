@@ -148,10 +148,21 @@ def test_all_faults_of_a_checkpoint_are_named_at_once(
     daemon.wait_for_no_sessions()
 
 
-@pytest.mark.parametrize("where", ["headers", "data"])
-@pytest.mark.parametrize("command", ["load", "native load"])
+@pytest.mark.parametrize(
+    "command, where",
+    [
+        ("load", "headers"),
+        ("load", "data"),
+        ("native load", "headers"),
+        ("native load", "data"),
+        ("stage", "headers"),
+        ("stage", "data"),
+        ("ls", "headers"),
+        ("doctor", "headers"),
+    ],
+)
 def test_errors_of_storage_in_several_shards_are_all_named(
-    where, command, cli, daemon, data_dir, digests_path, mount_slowfs
+    command, where, cli, daemon, data_dir, mount_slowfs
 ):
     checkpoints.make_model(data_dir, shards=4, mib=12)
     paths = checkpoints.shard_paths(data_dir)
