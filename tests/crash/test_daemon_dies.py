@@ -30,7 +30,7 @@ def served_ranks(daemon, data_dir, start_rank, mount_slowfs):
     return ranks, slowfs
 
 
-def finish_natively(served_ranks, data_dir):
+def finish_natively(served_ranks, data_dir, ends=("native",)):
     """Releases the storage; every byte is right. Returns the decisions at the end."""
     ranks, slowfs = served_ranks
     slowfs.release()
@@ -42,7 +42,7 @@ def finish_natively(served_ranks, data_dir):
         assert got == {key: value for key, value in expected.items() if key[0] == rank.rank}
         decision = done["decision"]
         assert decision["requested"] == "auto"
-        assert decision["effective"] == "native"
+        assert decision["effective"] in ends
         assert decision["activated"] is True
         assert decision["reason"]
         decisions.append(decision)
@@ -79,7 +79,9 @@ def test_ranks_of_a_draining_daemon_finish_natively(daemon, served_ranks, data_d
 def test_ranks_of_a_stopped_daemon_finish_natively(daemon, served_ranks, data_dir):
     daemon.signal(signal.SIGSTOP)
     try:
-        finish_natively(served_ranks, data_dir)
+        # What it had begun to read comes although it stands still, and ranks use what is in memory:
+        # then they end before its heartbeat is missed.
+        finish_natively(served_ranks, data_dir, ends=("native", STAGED))
     finally:
         daemon.signal(signal.SIGCONT)
     daemon.wait_for_no_sessions()
