@@ -41,15 +41,18 @@ absl::StatusOr<uint64_t> CachedBytes(int fd, uint64_t begin, uint64_t end) {
   return counts.cached * PageBytes();
 }
 
+bool AllCached(int fd, uint64_t begin, uint64_t end) {
+  const absl::StatusOr<uint64_t> cached = CachedBytes(fd, begin, end);
+  return cached.ok() && *cached >= AlignUp(end, PageBytes()) - AlignDown(begin, PageBytes());
+}
+
 bool LooksCached(int fd, absl::Span<const std::byte> file, uint64_t begin, uint64_t end) {
   CHECK(begin <= end && end <= file.size());
   if (begin == end) return true;
+  if (!AllCached(fd, begin, end)) return false;
   const uint64_t page = PageBytes();
-  const uint64_t first = AlignDown(begin, page);
-  const absl::StatusOr<uint64_t> cached = CachedBytes(fd, first, end);
-  if (!cached.ok() || *cached < AlignUp(end, page) - first) return false;
   const uint64_t last = AlignDown(end - 1, page);
-  for (uint64_t offset = first;; offset = std::min(offset + kSampleBytes, last)) {
+  for (uint64_t offset = AlignDown(begin, page);; offset = std::min(offset + kSampleBytes, last)) {
     unsigned char state = 0;
     // The address is constant; mincore changes nothing.
     auto* const address = const_cast<std::byte*>(file.data()) + offset;

@@ -19,11 +19,13 @@ inline constexpr long kCachestatCall = 451;
 // may write the file.
 absl::StatusOr<uint64_t> CachedBytes(int fd, uint64_t begin, uint64_t end);
 
-// Whether all pages of [begin, end) are cached and, as far as one page in each MiB tells (mincore),
-// up to date; false where the system calls tell nothing. A look at each page takes
-// ten times as long and is what a promise needs: a page whose read failed for somebody, or that is
-// just on its way, may be overlooked here. `file` is a mapping of the file from its beginning on.
-// Requires: begin <= end <= file.size().
+// Whether it counts every page of [begin, end); false where it tells nothing.
+bool AllCached(int fd, uint64_t begin, uint64_t end);
+
+// AllCached and, as far as one page in each MiB tells (mincore), up to date. A look at each page
+// takes ten times as long and is what a promise needs: a page whose read failed for somebody, or
+// that is just on its way, may be overlooked here. `file` is a mapping of the file from its
+// beginning on. Requires: begin <= end <= file.size().
 bool LooksCached(int fd, absl::Span<const std::byte> file, uint64_t begin, uint64_t end);
 
 }  // namespace forestage

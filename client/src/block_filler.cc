@@ -216,13 +216,13 @@ bool BlockFiller::IsWantedWhole(uint32_t shard_index, uint64_t block) {
 void BlockFiller::Ask(const ReadAhead::Part& part) {
   const OpenShard& shard = options_.files->shards()[part.shard_index];
   // To look at each block costs as much as to use them when they are there.
-  if (IsCached(shard, part.begin, part.end)) return;
+  if (AllCached(shard.fd.get(), part.begin, part.end)) return;
   absl::MutexLock lock(&mutex_);
   for (uint64_t begin = part.begin; begin < part.end;) {
     const uint64_t block = AlignDown(begin, kBlockBytes);
     const uint64_t end = std::min(part.end, block + kBlockBytes);
     const bool whole = IsWantedWhole(part.shard_index, block);
-    if (whole && IsCached(shard, block, BlockEnd(shard, block))) {
+    if (whole && AllCached(shard.fd.get(), block, BlockEnd(shard, block))) {
       // The rest of a block that was brought in for its beginning.
     } else if (!whole || WayOf(part.shard_index, block) != Way::kFaults ||
                !Queue(part.shard_index, block)) {

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
-#include "client/src/shard_reader.h"
 #include "client/src/slice_state.h"
 
 #include "common/cached_bytes.h"
@@ -342,7 +341,7 @@ bool LoadSession::AnyDemandedBegun() const {
 bool LoadSession::BoardHolds(uint32_t shard_index, uint64_t begin, uint64_t end) const {
   if (demand_seen_.load(std::memory_order_relaxed)) return true;
   if (absl::Now() < demand_sent_at_ + kProgressPeriod) {
-    return IsCached(files_->shards()[shard_index], begin, end);
+    return AllCached(files_->shards()[shard_index].fd.get(), begin, end);
   }
   demand_seen_.store(true, std::memory_order_relaxed);
   return true;

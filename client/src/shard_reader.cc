@@ -154,14 +154,9 @@ absl::Status ReadRuns(const OpenShard& shard, absl::Span<const uint64_t> offsets
   return absl::OkStatus();
 }
 
-bool IsCached(const OpenShard& shard, uint64_t begin, uint64_t end) {
-  const absl::StatusOr<uint64_t> cached = CachedBytes(shard.fd.get(), begin, end);
-  return cached.ok() && *cached >= AlignUp(end, PageBytes()) - AlignDown(begin, PageBytes());
-}
-
 void AdviseRange(const OpenShard& shard, uint64_t begin, uint64_t end) {
   // Advice looks at each page, which costs as much as to use them when they are there.
-  if (IsCached(shard, begin, end)) return;
+  if (AllCached(shard.fd.get(), begin, end)) return;
   for (uint64_t offset = begin; offset < end;) {
     const uint64_t next = std::min(end, AlignDown(offset, kAdvicePieceBytes) + kAdvicePieceBytes);
     posix_fadvise(shard.fd.get(), static_cast<off_t>(offset), static_cast<off_t>(next - offset),

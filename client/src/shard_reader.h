@@ -39,10 +39,6 @@ inline constexpr uint64_t kBounceBytesMax = 1024 * 1024;
 absl::Status ReadRuns(const OpenShard& shard, absl::Span<const uint64_t> offsets,
                       uint64_t run_bytes, absl::Span<std::byte> destination);
 
-// Whether the kernel says that all pages of [begin, end) are in the page cache. False where it
-// cannot say.
-bool IsCached(const OpenShard& shard, uint64_t begin, uint64_t end);
-
 // Asks the kernel to read [begin, end) soon, unless it says that all of it is in memory. Only a
 // hint: whoever reads afterwards meets the error. May block while the storage is busy.
 // Requires: begin <= end.

@@ -167,7 +167,8 @@ ReadPlan PlanRead(const ReadRequest& request) {
     return file.LooksCached(range.begin, range.bytes());
   };
   plan.all_cached = looks_cached({.begin = request.offset, .end = request.offset + request.bytes});
-  if (plan.all_cached || absl::c_all_of(ranges, looks_cached)) return plan;
+  if (plan.all_cached) return plan;
+  if (!request.ranges.empty() && absl::c_all_of(ranges, looks_cached)) return plan;
   const uint64_t begin = ranges.front().begin;
   std::optional<std::vector<ByteRange>> missing =
       file.MissingRanges(begin, ranges.back().end - begin);

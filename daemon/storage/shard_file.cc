@@ -16,14 +16,13 @@
 #include "common/cached_bytes.h"
 #include "common/check.h"
 #include "common/errno_status.h"
+#include "common/file_system_magic.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "daemon/storage/mount_table.h"
 
 namespace forestage {
 namespace {
-
-constexpr uint64_t kFuseMagic = 0x65735546;
 
 struct RefusedFileSystem {
   uint64_t magic;
@@ -224,9 +223,7 @@ ByteRange ShardFile::MapCachedBlocks(uint64_t begin, uint64_t end) const {
                             .end = AlignDown(end, kFaultBlockBytes)};
   // Of one block alone to map it costs more than it saves, and who has read it has it mapped.
   if (blocks.begin + kFaultBlockBytes >= blocks.end || probe_.cachestat.no()) return none;
-  const absl::StatusOr<uint64_t> cached =
-      ::forestage::CachedBytes(fd_.get(), blocks.begin, blocks.end);
-  if (!cached.ok() || *cached < blocks.bytes()) return none;
+  if (!AllCached(fd_.get(), blocks.begin, blocks.end)) return none;
   auto* const file = const_cast<std::byte*>(mapping_.bytes().data());
   for (uint64_t block = blocks.begin; block < blocks.end; block += kFaultBlockBytes) {
     // A page that is up to date is mapped without a read; one that is still on its way would be
