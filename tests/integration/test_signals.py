@@ -98,8 +98,8 @@ def load_into_a_stuck_stat(daemon, cli, slowfs, ranks):
     slowfs.wait_until_held()
     slowfs.set("hold_stats", "on")
     slowfs.release()
-    pids = [session["pid"] for session in daemon.sessions()]
-    wait_until(lambda: all(is_stuck(pid) for pid in pids), "the ranks to be stuck")
+    pids = {session["local_rank"]: session["pid"] for session in daemon.sessions()}
+    wait_until(lambda: all(is_stuck(pid) for pid in pids.values()), "the ranks to be stuck")
     return load, pids
 
 
@@ -110,7 +110,7 @@ def test_a_session_goes_although_its_process_cannot(daemon, cli, hung):
     for rank in [0, 1]:
         assert f"rank {rank}: process {pids[rank]} waits for storage" in finished.stderr, finished
     daemon.wait_for_no_sessions()
-    assert all(is_stuck(pid) for pid in pids)
+    assert all(is_stuck(pid) for pid in pids.values())
     assert daemon.health() == "SERVING"
 
 
