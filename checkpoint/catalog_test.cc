@@ -22,26 +22,19 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-CatalogShard ShardOf(std::string name, absl::string_view text, uint64_t data_bytes) {
-  absl::StatusOr<SafetensorsHeader> header =
-      ParseHeader(BytesOf(text), 8 + text.size() + data_bytes, name);
-  EXPECT_OK(header);
-  return {std::move(name), 1234, *std::move(header)};
-}
-
 // Two shards, with metadata, a scalar, an empty tensor and a sub-byte one.
 std::vector<CatalogShard> TwoShards() {
-  return {ShardOf("one.safetensors",
-                  R"({"__metadata__":{"format":"pt","a":""},
+  return {CatalogShardForTest("one.safetensors",
+                              R"({"__metadata__":{"format":"pt","a":""},
                   "model.layers.10.w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},
                   "model.layers.1.w":{"dtype":"BF16","shape":[],"data_offsets":[24,26]}})",
-                  26),
-          ShardOf("two.safetensors",
-                  R"({"__metadata__":{},
+                              26),
+          CatalogShardForTest("two.safetensors",
+                              R"({"__metadata__":{},
                   "":{"dtype":"F4","shape":[4],"data_offsets":[0,2]},
                   "model":{"dtype":"U8","shape":[0,7],"data_offsets":[2,2]}})",
-                  2),
-          ShardOf("three.safetensors", "{}", 0)};
+                              2),
+          CatalogShardForTest("three.safetensors", "{}", 0)};
 }
 
 TEST(CatalogTest, GivesBackWhatItWasBuiltFrom) {
@@ -114,12 +107,14 @@ TEST(CatalogTest, HoldsNamesThatSeveralShardsHoldOnceForEach) {
   const std::string one = R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},
       "b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})";
   const std::string two = R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
-  ASSERT_OK_AND_ASSIGN(const std::vector<std::byte> once, BuildCatalog({ShardOf("x", one, 2)}));
+  ASSERT_OK_AND_ASSIGN(const std::vector<std::byte> once,
+                       BuildCatalog({CatalogShardForTest("x", one, 2)}));
   ASSERT_OK_AND_ASSIGN(const CatalogView once_view, CatalogView::FromBytes(once));
   EXPECT_FALSE(once_view.has_repeated_names());
   ASSERT_OK_AND_ASSIGN(
       const std::vector<std::byte> bytes,
-      BuildCatalog({ShardOf("x", one, 2), ShardOf("y", two, 1), ShardOf("z", two, 1)}));
+      BuildCatalog({CatalogShardForTest("x", one, 2), CatalogShardForTest("y", two, 1),
+                    CatalogShardForTest("z", two, 1)}));
   ASSERT_OK_AND_ASSIGN(const CatalogView view, CatalogView::FromBytes(bytes));
   EXPECT_TRUE(view.has_repeated_names());
   EXPECT_THAT(view.PrefixRange("b"), Pair(1u, 4u));
@@ -253,7 +248,7 @@ TEST(CatalogTest, HoldsAsManyTensorsAsTheLargestModels) {
                     4 * i, ",", 4 * i + 4, "]}");
   }
   text += "}";
-  const CatalogShard shard = ShardOf("big.safetensors", text, 4 * kCount);
+  const CatalogShard shard = CatalogShardForTest("big.safetensors", text, 4 * kCount);
   ASSERT_OK_AND_ASSIGN(const std::vector<std::byte> bytes, BuildCatalog({shard}));
   ASSERT_OK_AND_ASSIGN(const CatalogView view, CatalogView::FromBytes(bytes));
   ASSERT_EQ(view.tensor_count(), kCount);

@@ -3,13 +3,16 @@
 
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include <sys/mman.h>
 
+#include "checkpoint/catalog.h"
 #include "common/check.h"
 #include "common/unique_fd.h"
 
@@ -28,6 +31,15 @@ inline std::string SafetensorsForTest(absl::string_view header, size_t data_byte
 
 inline absl::Span<const std::byte> BytesOf(absl::string_view text) {
   return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
+}
+
+// The shard of that name with this header and so many bytes of data, which must be sound.
+inline CatalogShard CatalogShardForTest(std::string name, absl::string_view header,
+                                        uint64_t data_bytes) {
+  absl::StatusOr<SafetensorsHeader> parsed =
+      ParseHeader(BytesOf(header), 8 + header.size() + data_bytes, name);
+  CHECK(parsed.ok());
+  return {.name = std::move(name), .mtime_ns = 1234, .header = *std::move(parsed)};
 }
 
 // An open regular file that holds `bytes`.

@@ -16,23 +16,17 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-CatalogShard ShardOf(std::string name, absl::string_view text, uint64_t data_bytes) {
-  absl::StatusOr<SafetensorsHeader> header =
-      ParseHeader(BytesOf(text), 8 + text.size() + data_bytes, name);
-  EXPECT_OK(header);
-  return {std::move(name), 1234, *std::move(header)};
-}
-
 std::vector<CatalogShard> TwoShards() {
-  return {ShardOf("one.safetensors",
-                  R"({"model.layers.10.w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},
+  return {CatalogShardForTest(
+              "one.safetensors",
+              R"({"model.layers.10.w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},
                   "model.layers.1.w":{"dtype":"BF16","shape":[],"data_offsets":[24,26]}})",
-                  26),
-          ShardOf("two.safetensors",
-                  R"({"":{"dtype":"F4","shape":[4],"data_offsets":[0,2]},
+              26),
+          CatalogShardForTest("two.safetensors",
+                              R"({"":{"dtype":"F4","shape":[4],"data_offsets":[0,2]},
                   "model":{"dtype":"U8","shape":[0,7],"data_offsets":[2,2]}})",
-                  2),
-          ShardOf("three.safetensors", "{}", 0)};
+                              2),
+          CatalogShardForTest("three.safetensors", "{}", 0)};
 }
 
 // x: a b c, y: b a, z: b a.
@@ -42,7 +36,16 @@ std::vector<CatalogShard> ShardsWithCopies() {
       "c":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})";
   const std::string two = R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},
       "a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})";
-  return {ShardOf("x", one, 3), ShardOf("y", two, 2), ShardOf("z", two, 2)};
+  return {CatalogShardForTest("x", one, 3), CatalogShardForTest("y", two, 2),
+          CatalogShardForTest("z", two, 2)};
+}
+
+FileSelection SelectionOf(std::string index_name, std::vector<std::string> shards) {
+  FileSelection selection;
+  selection.directory = "dir";
+  selection.index_name = std::move(index_name);
+  selection.index.shards = std::move(shards);
+  return selection;
 }
 
 TEST(NameResolutionTest, FindsEntriesInAnyOrder) {
@@ -64,10 +67,8 @@ TEST(NameResolutionTest, FindsEntriesInAnyOrder) {
 TEST(NameResolutionTest, ListsEveryEntryThatItsShardDoesNotHold) {
   ASSERT_OK_AND_ASSIGN(const std::vector<std::byte> bytes, BuildCatalog(TwoShards()));
   ASSERT_OK_AND_ASSIGN(const CatalogView view, CatalogView::FromBytes(bytes));
-  FileSelection selection;
-  selection.directory = "dir";
-  selection.index_name = "model.safetensors.index.json";
-  selection.index.shards = {"two.safetensors", "one.safetensors"};
+  FileSelection selection =
+      SelectionOf("model.safetensors.index.json", {"two.safetensors", "one.safetensors"});
   std::vector<WeightIndex::Entry>& entries = selection.index.entries;
   entries = {{"model", 0}, {"model.layers.1.w", 1}};
   EXPECT_OK(ResolveNames(selection, view));
@@ -86,10 +87,8 @@ TEST(NameResolutionTest, ListsEveryEntryThatItsShardDoesNotHold) {
 TEST(NameResolutionTest, FindsNamesHeldTwiceInAnyOrder) {
   ASSERT_OK_AND_ASSIGN(const std::vector<std::byte> bytes, BuildCatalog(TwoShards()));
   ASSERT_OK_AND_ASSIGN(const CatalogView view, CatalogView::FromBytes(bytes));
-  FileSelection selection;
-  selection.directory = "dir";
-  selection.index_name = "model.safetensors.index.json";
-  selection.index.shards = {"two.safetensors", "one.safetensors"};
+  FileSelection selection =
+      SelectionOf("model.safetensors.index.json", {"two.safetensors", "one.safetensors"});
   selection.index.entries = {{"model", 0}, {"model.layers.1.w", 1}, {"model", 0}, {"model", 0}};
   EXPECT_THAT(ResolveNames(selection, view),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -117,9 +116,7 @@ TEST(NameResolutionTest, WithoutAnIndexEveryNameInSeveralShardsIsAnError) {
 TEST(NameResolutionTest, TheIndexDecidesInWhateverOrderItNamesThem) {
   ASSERT_OK_AND_ASSIGN(const std::vector<std::byte> bytes, BuildCatalog(ShardsWithCopies()));
   ASSERT_OK_AND_ASSIGN(const CatalogView view, CatalogView::FromBytes(bytes));
-  FileSelection selection;
-  selection.index_name = "i";
-  selection.index.shards = {"x", "y", "z"};
+  FileSelection selection = SelectionOf("i", {"x", "y", "z"});
   // File order: x.a 0, x.b 1, x.c 2, y.b 3, y.a 4, z.b 5, z.a 6.
   selection.index.entries = {{"a", 0}, {"b", 2}, {"c", 0}};
   do {
@@ -132,9 +129,7 @@ TEST(NameResolutionTest, TheIndexDecidesInWhateverOrderItNamesThem) {
 TEST(NameResolutionTest, ANameThatTheIndexDoesNotHaveIsAnErrorWithAllItsShards) {
   ASSERT_OK_AND_ASSIGN(const std::vector<std::byte> bytes, BuildCatalog(ShardsWithCopies()));
   ASSERT_OK_AND_ASSIGN(const CatalogView view, CatalogView::FromBytes(bytes));
-  FileSelection selection;
-  selection.index_name = "i.json";
-  selection.index.shards = {"x"};
+  FileSelection selection = SelectionOf("i.json", {"x"});
   selection.index.entries = {{"b", 0}};
   EXPECT_THAT(ResolveNames(selection, view),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -145,12 +140,10 @@ TEST(NameResolutionTest, ANameThatTheIndexDoesNotHaveIsAnErrorWithAllItsShards) 
 
 TEST(NameResolutionTest, ACopyIsNoAnswerWhereTheNamedShardLacksTheTensor) {
   std::vector<CatalogShard> shards = ShardsWithCopies();
-  shards.push_back(ShardOf("w", "{}", 0));
+  shards.push_back(CatalogShardForTest("w", "{}", 0));
   ASSERT_OK_AND_ASSIGN(const std::vector<std::byte> bytes, BuildCatalog(shards));
   ASSERT_OK_AND_ASSIGN(const CatalogView view, CatalogView::FromBytes(bytes));
-  FileSelection selection;
-  selection.index_name = "i.json";
-  selection.index.shards = {"w", "x"};
+  FileSelection selection = SelectionOf("i.json", {"w", "x"});
   selection.index.entries = {{"a", 0}, {"b", 1}};
   EXPECT_THAT(ResolveNames(selection, view),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -162,9 +155,7 @@ TEST(NameResolutionTest, ACopyIsNoAnswerWhereTheNamedShardLacksTheTensor) {
 TEST(NameResolutionTest, OfShardsThatAreNotThereNothingIsSaid) {
   ASSERT_OK_AND_ASSIGN(const std::vector<std::byte> bytes, BuildCatalog(ShardsWithCopies()));
   ASSERT_OK_AND_ASSIGN(const CatalogView view, CatalogView::FromBytes(bytes));
-  FileSelection selection;
-  selection.index_name = "i.json";
-  selection.index.shards = {"damaged", "x"};
+  FileSelection selection = SelectionOf("i.json", {"damaged", "x"});
   selection.index.entries = {{"a", 0}, {"b", 1}, {"d", 0}};
   ASSERT_OK_AND_ASSIGN(const std::vector<uint32_t> ignored, ResolveNames(selection, view));
   EXPECT_THAT(ignored, ElementsAre(0, 3, 4, 5, 6));
