@@ -326,11 +326,10 @@ ReadRequest Stager::RequestFor(const DemandQueue& queue, uint64_t index) {
   return request;
 }
 
-Stager::Work Stager::TakeFrom(MountPart& part, size_t lane) {
+Stager::Work Stager::TakeFrom(MountPart& part, size_t lane, absl::Time now) {
   if (!part.queue.HasQueued()) return {};
   // The place must be there before it is known how much of it is needed.
   const uint64_t place_bytes = extents_.extent_bytes();
-  const absl::Time now = absl::Now();
   const FlightBudget::Place place = part.share->TryTake(place_bytes, part.queue.IsUrgent(), now);
   if (!place.taken) {
     if (place.again != absl::InfiniteFuture()) board_->NoteHeldBack();
@@ -350,17 +349,18 @@ Stager::Work Stager::Take(size_t lane) {
   absl::MutexLock lock(&mutex_);
   Work none;
   if (stopping()) return none;
+  const absl::Time now = absl::Now();
   for (size_t tried = 0; tried < parts_.size(); ++tried) {
     MountPart& part = parts_[next_part_];
     next_part_ = (next_part_ + 1) % parts_.size();
     // A rank waits for what is urgent: it must not wait for the reads before it too.
     const bool urgent = part.queue.IsUrgent();
-    if (!urgent && part.may_be_held && hold_.holds(absl::Now())) {
-      none.again = std::min(none.again, hold_.EndsAt(absl::Now()));
+    if (!urgent && part.may_be_held && hold_.holds(now)) {
+      none.again = std::min(none.again, hold_.EndsAt(now));
       continue;
     }
     if (!urgent && !LaneMayTake(lane, part)) continue;
-    Work work = TakeFrom(part, lane);
+    Work work = TakeFrom(part, lane, now);
     if (work.request.has_value()) return work;
     none.again = std::min(none.again, work.again);
   }
@@ -400,15 +400,16 @@ void Stager::Tell(const ReadResult& result, const absl::Status& status, const In
 }
 
 void Stager::Finish(size_t lane, const ReadResult& result) {
+  const uint32_t shard_index = extents_.extent(result.tag).shard_index;
+  const ShardFile& file = *files_[shard_index];
   absl::Status status = result.status;
-  if (status.ok()) status = files_[extents_.extent(result.tag).shard_index]->CheckUnchanged();
+  if (status.ok()) status = file.CheckUnchanged();
   InFlight read;
   bool error_is_kept = false;
   {
     absl::MutexLock lock(&mutex_);
     if (!status.ok() && !absl::IsCancelled(status)) {
-      error_is_kept =
-          read_errors_.Add(extents_.extent(result.tag).shard_index, std::string(status.message()));
+      error_is_kept = read_errors_.Add(shard_index, std::string(status.message()));
     }
     const auto found = in_flight_.find(result.tag);
     CHECK(found != in_flight_.end());
@@ -432,7 +433,7 @@ void Stager::Finish(size_t lane, const ReadResult& result) {
     board_->SetState(result.tag, ExtentState::kAbsent);
   } else {
     part.queue.Finish(result.tag, ReadOutcome::kFailed);
-    files_[extents_.extent(result.tag).shard_index]->mount().SawReadFail();
+    file.mount().SawReadFail();
     board_->SetState(result.tag, ExtentState::kFailed);
   }
   if (read.stuck) part.share->ClearStuck(read.bytes);

@@ -140,7 +140,7 @@ class Stager {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A lane has its share of what the mount takes, so that no single one reads everything.
   bool LaneMayTake(size_t lane, const MountPart& part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Work TakeFrom(MountPart& part, size_t lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Work TakeFrom(MountPart& part, size_t lane, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnDemandChanged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   StagingProgress Sums() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsComplete() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -17,6 +17,7 @@
 
 #include "checkpoint/catalog.h"
 #include "checkpoint/safetensors_header.h"
+#include "checkpoint/sha256.h"
 #include "common/check.h"
 #include "common/parallel_for.h"
 #include "common/staging_board.h"
@@ -130,17 +131,17 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
-}  // namespace
-
+// The same on every machine and in every release; names that differ in a digit lie far apart.
 uint64_t NodeHash(absl::string_view node_name) {
-  // FNV-1a, and a last stir: names that differ in their last digit only shall lie far apart.
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : node_name) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  }
-  hash = (hash ^ (hash >> 32)) * 0xd6e8feb86659fd93;
-  return hash ^ (hash >> 32);
+  Sha256 sha256;
+  sha256.Update({reinterpret_cast<const std::byte*>(node_name.data()), node_name.size()});
+  const Sha256Digest digest = sha256.Finish();
+  uint64_t hash = 0;
+  for (size_t i = 0; i < sizeof(hash); ++i) hash = hash << 8 | digest[i];
+  return hash;
 }
+
+}  // namespace
 
 absl::StatusOr<StripedCheckpointStore::Options> StripedCheckpointStore::OptionsFrom(
     const Config& config, StagingObserver* observer) {

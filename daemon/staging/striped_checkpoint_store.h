@@ -33,9 +33,6 @@ namespace forestage {
 // What makes two checkpoints one: the same files under the same names, in the same order.
 using CheckpointKey = std::vector<std::pair<std::string, CacheIdentity>>;
 
-// The same on every machine and in every release, as spread as names that differ in a digit allow.
-uint64_t NodeHash(absl::string_view node_name);
-
 // See CheckpointStore. One thread keeps the heartbeat of every board.
 class StripedCheckpointStore : public CheckpointStore {
  public:
@@ -47,7 +44,7 @@ class StripedCheckpointStore : public CheckpointStore {
     uint64_t node_in_flight_bytes_max = Config().node_in_flight_bytes_max;
     ReadRateLimits read_rate_limits = {};
     ReadOrder read_order = ReadOrder::kFile;
-    // Of the node's name: NodeHash().
+    // Of the node's name.
     uint64_t node_hash = 0;
     // Text of headers of all checkpoints that are held.
     uint64_t header_bytes_max = kHeldHeaderBytesMax;
