@@ -70,6 +70,9 @@ FileContent ForeignWeights(std::string text) {
   return {ContentKind::kForeignWeights, std::move(text)};
 }
 FileContent NoWeights(std::string text) { return {ContentKind::kNoWeights, std::move(text)}; }
+FileContent FailedDownload(absl::string_view text) {
+  return NoWeights(absl::StrCat(text, "; fetch it again"));
+}
 
 FileContent RecogniseZip(absl::string_view begin) {
   const absl::string_view entry = FirstZipEntry(begin);
@@ -104,23 +107,18 @@ FileContent RecogniseNoWeights(absl::string_view begin, uint64_t file_bytes) {
   const absl::string_view text = absl::StripLeadingAsciiWhitespace(begin);
   if (absl::StartsWithIgnoreCase(text, "<!doctype html") ||
       absl::StartsWithIgnoreCase(text, "<html") || absl::StartsWithIgnoreCase(text, "<head")) {
-    return NoWeights(
-        "an HTML page, most likely the answer of a server to a failed download; fetch it "
-        "again");
+    return FailedDownload("an HTML page, most likely the answer of a server to a failed download");
   }
   if (absl::StartsWithIgnoreCase(text, "<?xml")) {
-    return NoWeights(
-        "an XML document, most likely the answer of a server to a failed download; fetch it "
-        "again");
+    return FailedDownload(
+        "an XML document, most likely the answer of a server to a failed download");
   }
-  if (file_bytes == 0)
-    return NoWeights(
-        "an empty file, most likely a download that never began; "
-        "fetch it again");
+  if (file_bytes == 0) {
+    return FailedDownload("an empty file, most likely a download that never began");
+  }
   if (begin.size() >= 8 && begin.find_first_not_of('\0') == absl::string_view::npos) {
-    return NoWeights(
-        "a file that begins with zeros, as one whose space was reserved but never written; "
-        "fetch it again");
+    return FailedDownload(
+        "a file that begins with zeros, as one whose space was reserved but never written");
   }
   return {};
 }

@@ -17,7 +17,7 @@ class OomKills {
  public:
   OomKills();
 
-  // What is to be said of a process that SIGKILL has ended meanwhile: " (probably ...)", or nothing
+  // What is to be said of a process that SIGKILL has ended meanwhile: ", probably ...", or nothing
   // when no process of this node was ended for want of memory.
   std::string Suspicion() const;
 

@@ -56,7 +56,8 @@ ProgressFigures FiguresOf(const StagingStatus& staging) {
 }
 
 // Waits as WaitUntilStaged does, but sees signals: CANCELLED.
-absl::StatusOr<StagingStatus> WaitInterruptibly(const Session& session, TerminationSignals& signals,
+absl::StatusOr<StagingStatus> WaitInterruptibly(const Session& session,
+                                                const TerminationSignals& signals,
                                                 ProgressBar& bar) {
   while (true) {
     absl::StatusOr<StagingStatus> staging =
@@ -72,7 +73,7 @@ absl::StatusOr<StagingStatus> WaitInterruptibly(const Session& session, Terminat
 
 // Until a signal (OK) or the loss of the daemon (UNAVAILABLE).
 absl::Status Hold(const Session& session, const std::string& directory,
-                  TerminationSignals& signals) {
+                  const TerminationSignals& signals) {
   while (!signals.Wait(kWatchInterval)) {
     const absl::Status status = session.GetStagingStatus(absl::Now() + kWatchTimeout).status();
     // A daemon that is slow to answer still holds what it holds.
@@ -126,7 +127,7 @@ std::vector<std::string> ReadErrorsOf(const DaemonStatus& status, absl::string_v
 }
 
 ExitCode RunStage(const GlobalOptions& global, const StageOptions& options,
-                  TerminationSignals& signals) {
+                  const TerminationSignals& signals) {
   const absl::Time begun = absl::Now();
   const SessionOptions session_options = MakeSessionOptions(global);
   const absl::StatusOr<std::unique_ptr<Session>> session =

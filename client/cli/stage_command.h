@@ -23,7 +23,7 @@ struct StageOptions {
 
 // A session of its own: what it holds stays staged until a signal.
 ExitCode RunStage(const GlobalOptions& global, const StageOptions& options,
-                  TerminationSignals& signals);
+                  const TerminationSignals& signals);
 
 // What the daemon could not read of the checkpoint on which this group has a session; none without.
 std::vector<std::string> ReadErrorsOf(const DaemonStatus& status, absl::string_view group);

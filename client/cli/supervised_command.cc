@@ -36,6 +36,13 @@ constexpr absl::Duration kEndPatience = absl::Milliseconds(500);
 // The same when it has done its work, and nobody presses.
 constexpr absl::Duration kDonePatience = absl::Seconds(2);
 
+sigset_t ChildEnded() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGCHLD);
+  return set;
+}
+
 // The parent's side. Not thread-safe.
 class Supervisor {
  public:
@@ -124,9 +131,7 @@ ExitCode RunAsChild(pid_t parent, absl::Duration patience, int code_descriptor,
                     const std::function<ExitCode(TerminationSignals&)>& command) {
   CHECK(prctl(PR_SET_PDEATHSIG, SIGTERM) == 0);
   if (getppid() != parent) DieOf(SIGTERM);
-  sigset_t child_ended;
-  sigemptyset(&child_ended);
-  sigaddset(&child_ended, SIGCHLD);
+  const sigset_t child_ended = ChildEnded();
   CHECK(pthread_sigmask(SIG_UNBLOCK, &child_ended, nullptr) == 0);
   ExitCode code;
   {
@@ -152,9 +157,7 @@ ExitCode RunSupervised(const GlobalOptions& global, absl::Duration patience,
   // Whoever started this program may have it ignored, and then no child can be waited for.
   CHECK(signal(SIGCHLD, SIG_DFL) != SIG_ERR);
   BlockWatchedSignals();
-  sigset_t child_ended;
-  sigemptyset(&child_ended);
-  sigaddset(&child_ended, SIGCHLD);
+  const sigset_t child_ended = ChildEnded();
   CHECK(pthread_sigmask(SIG_BLOCK, &child_ended, nullptr) == 0);
   const pid_t parent = getpid();
   const pid_t child = fork();

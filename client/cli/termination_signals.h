@@ -40,7 +40,9 @@ class TerminationSignals {
   TerminationSignals& operator=(const TerminationSignals&) = delete;
 
   // Waits at most `timeout` for one of them. Once true, always true.
-  bool Wait(absl::Duration timeout) { return received_.WaitForNotificationWithTimeout(timeout); }
+  bool Wait(absl::Duration timeout) const {
+    return received_.WaitForNotificationWithTimeout(timeout);
+  }
   // Has one come?
   bool received() const { return received_.HasBeenNotified(); }
 
