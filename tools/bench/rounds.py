@@ -66,14 +66,15 @@ class Rounds:
     def _prepare(self, case):
         if case.state == "cold":
             page_cache.evict(case.paths)
-        elif case.state == "warm":
+        # Which reader is the first to touch what the host took back shall not matter.
+        free_memory.touch(free_memory.OF_CHECKPOINT * page_cache.PAGE_BYTES
+                          * page_cache.pages_of(case.paths))
+        # Last, since the kernel may page out what is idle while memory is touched.
+        if case.state == "warm":
             if page_cache.residency(case.paths) < 1:
                 programs.run([self._context.program("test/fill_cache"), "pread", "8", "1024",
                               *case.paths])
             page_cache.prove_warm(case.paths)
-        # Which reader is the first to touch what the host took back shall not matter.
-        free_memory.touch(free_memory.OF_CHECKPOINT * page_cache.PAGE_BYTES
-                          * page_cache.pages_of(case.paths))
 
     def _record(self, case, number):
         record = {"key": case.key, "part": case.part, "storage": case.storage, "task": case.task,
