@@ -1,6 +1,5 @@
 #include "checkpoint/file_selection.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,6 +25,7 @@
 #include "checkpoint/weight_index.h"
 #include "common/check.h"
 #include "common/errno_status.h"
+#include "common/file_open.h"
 #include "common/interruptions.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
@@ -108,8 +108,8 @@ std::shared_ptr<char[]> TextBuffer(size_t bytes) {
 }
 
 absl::StatusOr<IndexText> ReadIndexFile(const std::string& path, absl::string_view name) {
-  // Not blocking, should it have become a FIFO since it was looked at.
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  // It may have become a FIFO since it was looked at.
+  const UniqueFd fd = OpenForReading(path);
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat(QuotedName(name), ": open"));
   struct stat status;
   if (fstat(fd.get(), &status) != 0)

@@ -1,6 +1,5 @@
 #include "checkpoint/foreign_format.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include <sys/stat.h>
 
 #include "checkpoint/safetensors_header.h"
+#include "common/file_open.h"
 #include "common/interruptions.h"
 #include "common/unique_fd.h"
 
@@ -141,7 +141,7 @@ FileContent RecogniseContent(absl::string_view begin, uint64_t file_bytes) {
 }
 
 FileContent LookInto(const std::string& path) {
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  const UniqueFd fd = OpenForReading(path);
   struct stat status;
   if (!fd.valid() || fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
   char begin[kForeignFormatBytes];

@@ -12,7 +12,8 @@
 #include "checkpoint/offender_list.h"
 #include "checkpoint/safetensors_header.h"
 #include "common/errno_status.h"
-#include "common/interruptions.h"
+#include "common/file_open.h"
+#include "common/file_time.h"
 #include "common/parallel_for.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
@@ -24,24 +25,18 @@ namespace {
 constexpr size_t kReadersMax = 16;
 
 ShardReading ReadShard(const SelectedShard& shard) {
-  // Not blocking, should it be a FIFO.
-  Interruptions interruptions;
-  int fd = -1;
-  do {
-    fd = open(shard.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-  } while (fd < 0 && interruptions.MayRetry(errno));
-  if (fd < 0) return ErrnoStatus(errno, absl::StrCat(QuotedPath(shard.path), ": open"));
-  const UniqueFd owned(fd);
+  const UniqueFd fd = OpenForReading(shard.path);
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat(QuotedPath(shard.path), ": open"));
   // Only a hint; a file system that does not know it reads a little more.
-  (void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+  (void)posix_fadvise(fd.get(), 0, 0, POSIX_FADV_RANDOM);
   struct stat attributes = {};
-  if (fstat(fd, &attributes) != 0) {
+  if (fstat(fd.get(), &attributes) != 0) {
     return ErrnoStatus(errno, absl::StrCat(QuotedPath(shard.path), ": fstat"));
   }
   CatalogShard read;
   read.name = shard.name;
-  read.mtime_ns = int64_t{attributes.st_mtim.tv_sec} * 1'000'000'000 + attributes.st_mtim.tv_nsec;
-  ASSIGN_OR_RETURN(read.header, ReadHeader(fd, shard.path));
+  read.mtime_ns = NanosecondsOf(attributes.st_mtim);
+  ASSIGN_OR_RETURN(read.header, ReadHeader(fd.get(), shard.path));
   return read;
 }
 

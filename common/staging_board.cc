@@ -18,6 +18,7 @@
 #include "common/board_protocol.h"
 #include "common/check.h"
 #include "common/errno_status.h"
+#include "common/file_time.h"
 #include "common/memfd.h"
 #include "common/status_macros.h"
 
@@ -31,7 +32,7 @@ constexpr absl::Duration kWaitSlice = absl::Milliseconds(100);
 int64_t MonotonicNow() {
   timespec now = {};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+  return NanosecondsOf(now);
 }
 
 uint32_t* FutexWord(const std::atomic<uint32_t>& word) {

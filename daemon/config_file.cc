@@ -1,6 +1,5 @@
 #include "daemon/config_file.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +20,7 @@
 #include <sys/sysmacros.h>
 
 #include "common/errno_status.h"
+#include "common/file_open.h"
 #include "common/unique_fd.h"
 #include "common/units.h"
 #include "common/utf8_text.h"
@@ -195,7 +195,7 @@ absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
   if (stat(path.c_str(), &attributes) != 0) return ErrnoStatus(errno, path);
   if (absl::Status kind = CheckKind(path, attributes); !kind.ok()) return kind;
   // It may have become a FIFO.
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  const UniqueFd file = OpenForReading(path);
   if (!file.valid() || fstat(file.get(), &attributes) != 0) return ErrnoStatus(errno, path);
   if (absl::Status kind = CheckKind(path, attributes); !kind.ok()) return kind;
   std::string text;

@@ -1,7 +1,5 @@
 #include "client/cli/mount_examination.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <functional>
@@ -18,6 +16,7 @@
 #include "checkpoint/file_selection.h"
 #include "common/errno_status.h"
 #include "common/error_list.h"
+#include "common/file_open.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
 
@@ -112,8 +111,7 @@ const FileOnMount& FileToTestWith(const std::vector<FileOnMount>& files) {
 }
 
 absl::StatusOr<MountProbe> ProbePath(const std::string& path) {
-  // O_NONBLOCK so that what has become a FIFO cannot hang us.
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  const UniqueFd fd = OpenForReading(path);
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
   absl::StatusOr<MountProbe> probe = ProbeFile(fd.get(), {.active = true});
   if (probe.ok()) return probe;

@@ -1,6 +1,5 @@
 #include "client/cli/slice_verifier.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "common/errno_status.h"
+#include "common/file_open.h"
 #include "common/interruptions.h"
 #include "common/status_macros.h"
 #include "common/units.h"
@@ -29,7 +29,7 @@ absl::Status SliceVerifier::OpenShard(size_t shard_index) {
   if (open_shard_ == shard_index) return absl::OkStatus();
   const std::string& path = catalog_->selection().shards[shard_index].path;
   open_shard_.reset();
-  file_.Reset(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  file_ = OpenForReading(path);
   if (!file_.valid()) return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
   open_shard_ = shard_index;
   return absl::OkStatus();

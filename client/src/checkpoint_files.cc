@@ -16,7 +16,8 @@
 #include "common/descriptor_limit.h"
 #include "common/errno_status.h"
 #include "common/error_list.h"
-#include "common/interruptions.h"
+#include "common/file_open.h"
+#include "common/file_time.h"
 #include "common/parallel_for.h"
 #include "common/status_macros.h"
 
@@ -26,14 +27,8 @@ namespace {
 // Descriptors that the process may need beside its shards.
 constexpr uint64_t kSpareDescriptors = 64;
 
-absl::StatusOr<UniqueFd> OpenPath(const std::string& path, int flags) {
-  Interruptions interruptions;
-  int fd = -1;
-  do {
-    fd = open(path.c_str(), flags | O_CLOEXEC);
-  } while (fd < 0 && interruptions.MayRetry(errno));
-  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
-  return UniqueFd(fd);
+absl::Status OpenError(const std::string& path) {
+  return ErrnoStatus(errno, absl::StrCat("open ", path));
 }
 
 // Its size and time are the shard's from now on.
@@ -44,13 +39,14 @@ absl::Status CheckRegular(OpenShard& shard, int fd) {
     return absl::InvalidArgumentError(absl::StrCat(shard.path, ": not a regular file"));
   }
   shard.bytes = static_cast<uint64_t>(attributes.st_size);
-  shard.mtime_ns = MtimeNs(attributes);
+  shard.mtime_ns = NanosecondsOf(attributes.st_mtim);
   return absl::OkStatus();
 }
 
 // Finds the file by its path and asks for its attributes, but does not open it.
 absl::Status NameOne(OpenShard& shard) {
-  ASSIGN_OR_RETURN(UniqueFd fd, OpenPath(shard.path, O_PATH));
+  UniqueFd fd = OpenWithFlags(shard.path, O_PATH);
+  if (!fd.valid()) return OpenError(shard.path);
   RETURN_IF_ERROR(CheckRegular(shard, fd.get()));
   shard.fd = std::move(fd);
   shard.named_only = true;
@@ -73,8 +69,8 @@ absl::Status UseOpenFile(OpenShard& shard, UniqueFd fd) {
 }
 
 absl::Status OpenOne(OpenShard& shard) {
-  // O_NONBLOCK so that a FIFO of this name cannot hang us.
-  ASSIGN_OR_RETURN(UniqueFd fd, OpenPath(shard.path, O_RDONLY | O_NOCTTY | O_NONBLOCK));
+  UniqueFd fd = OpenForReading(shard.path);
+  if (!fd.valid()) return OpenError(shard.path);
   // The daemon shares this open file description.
   fcntl(fd.get(), F_SETFL, 0);
   return UseOpenFile(shard, std::move(fd));
@@ -155,10 +151,6 @@ ShardReading ReadOpenShard(const OpenShard& shard) {
                                                    " bytes while it was opened"));
   }
   return read;
-}
-
-int64_t MtimeNs(const struct stat& status) {
-  return status.st_mtim.tv_sec * int64_t{1'000'000'000} + status.st_mtim.tv_nsec;
 }
 
 CheckpointFiles::CheckpointFiles(FileSelection selection)

@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include <sys/stat.h>
 
 #include "checkpoint/catalog_assembly.h"
 #include "checkpoint/file_selection.h"
@@ -23,9 +22,6 @@ namespace forestage {
 // Most threads that open files or read headers at once: enough to hide the latency of a network
 // file system, few enough not to stall its server.
 inline constexpr size_t kHeaderThreadsMax = 16;
-
-// Time of the last change of a file's bytes, as OpenShard::mtime_ns has it.
-int64_t MtimeNs(const struct stat& status);
 
 // One shard, open read-only. `fd` is never written to and its file position is never used: other
 // processes may have the same open file.

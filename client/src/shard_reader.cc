@@ -16,6 +16,7 @@
 #include "common/cached_bytes.h"
 #include "common/check.h"
 #include "common/errno_status.h"
+#include "common/file_time.h"
 #include "common/interruptions.h"
 #include "common/status_macros.h"
 #include "common/units.h"
@@ -76,7 +77,7 @@ absl::StatusOr<struct stat> LookAgain(const OpenShard& shard) {
 }
 
 absl::Status ChangedError(const OpenShard& shard, const struct stat& now) {
-  const bool written = MtimeNs(now) != shard.mtime_ns;
+  const bool written = NanosecondsOf(now.st_mtim) != shard.mtime_ns;
   return absl::FailedPreconditionError(
       absl::StrCat(shard.path, ": the file was changed since it was opened (", now.st_size,
                    " bytes now, ", shard.bytes, " then", written ? ", written at another time" : "",
@@ -84,7 +85,7 @@ absl::Status ChangedError(const OpenShard& shard, const struct stat& now) {
 }
 
 absl::Status CheckNotWritten(const OpenShard& shard, const struct stat& now) {
-  return MtimeNs(now) == shard.mtime_ns ? absl::OkStatus() : ChangedError(shard, now);
+  return NanosecondsOf(now.st_mtim) == shard.mtime_ns ? absl::OkStatus() : ChangedError(shard, now);
 }
 
 }  // namespace

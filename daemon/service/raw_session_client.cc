@@ -17,6 +17,7 @@
 
 #include "common/descriptor_passing.h"
 #include "common/errno_status.h"
+#include "common/file_time.h"
 #include "common/memfd.h"
 #include "common/status_macros.h"
 
@@ -62,7 +63,7 @@ v1::OpenRequest RawSessionClient::MakeOpenRequest(const std::string& group, uint
     v1::Shard* shard = request.add_shards();
     shard->set_name(file.substr(slash + 1));
     shard->set_size_bytes(static_cast<uint64_t>(attributes.st_size));
-    shard->set_mtime_ns(attributes.st_mtim.tv_sec * 1'000'000'000 + attributes.st_mtim.tv_nsec);
+    shard->set_mtime_ns(NanosecondsOf(attributes.st_mtim));
   }
   return request;
 }

@@ -17,6 +17,7 @@
 #include "common/check.h"
 #include "common/errno_status.h"
 #include "common/file_system_magic.h"
+#include "common/file_time.h"
 #include "common/status_macros.h"
 #include "common/units.h"
 #include "daemon/storage/mount_table.h"
@@ -48,8 +49,6 @@ constexpr std::array<RefusedFileSystem, 16> kRefusedFileSystems = {{
     {0x19800202, "mqueue"},
     {0x42494e4d, "binfmt_misc"},
 }};
-
-constexpr int64_t kNanosecondsPerSecond = 1'000'000'000;
 
 absl::Status CheckServedFileSystem(const std::string& name, uint64_t magic) {
   for (const RefusedFileSystem& refused : kRefusedFileSystems) {
@@ -107,12 +106,11 @@ UniqueFd Reopen(UniqueFd received, int received_flags, uint64_t magic,
 }
 
 CacheIdentity IdentityOf(const struct stat& stat_buffer) {
-  return {
-      .device = stat_buffer.st_dev,
-      .inode = stat_buffer.st_ino,
-      .bytes = static_cast<uint64_t>(stat_buffer.st_size),
-      .mtime_ns = stat_buffer.st_mtim.tv_sec * kNanosecondsPerSecond + stat_buffer.st_mtim.tv_nsec,
-      .ctime_ns = stat_buffer.st_ctim.tv_sec * kNanosecondsPerSecond + stat_buffer.st_ctim.tv_nsec};
+  return {.device = stat_buffer.st_dev,
+          .inode = stat_buffer.st_ino,
+          .bytes = static_cast<uint64_t>(stat_buffer.st_size),
+          .mtime_ns = NanosecondsOf(stat_buffer.st_mtim),
+          .ctime_ns = NanosecondsOf(stat_buffer.st_ctim)};
 }
 
 absl::StatusOr<struct statx> StatWithoutServer(const std::string& name, int fd) {
@@ -172,8 +170,8 @@ ShardFile::ShardFile(std::string name, UniqueFd fd, CacheIdentity identity, File
 
 absl::Status ShardFile::CheckUnchanged() const {
   ASSIGN_OR_RETURN(const struct statx now, StatWithoutServer(name_, fd_.get()));
-  const int64_t mtime_ns = now.stx_mtime.tv_sec * kNanosecondsPerSecond + now.stx_mtime.tv_nsec;
-  const int64_t ctime_ns = now.stx_ctime.tv_sec * kNanosecondsPerSecond + now.stx_ctime.tv_nsec;
+  const int64_t mtime_ns = NanosecondsOf(now.stx_mtime);
+  const int64_t ctime_ns = NanosecondsOf(now.stx_ctime);
   if (now.stx_size == identity_.bytes && mtime_ns == identity_.mtime_ns &&
       ctime_ns == identity_.ctime_ns) {
     return absl::OkStatus();
