@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -16,14 +17,24 @@
 
 #include "common/check.h"
 #include "common/errno_status.h"
+#include "common/thread_start.h"
 
 namespace forestage {
 
-absl::StatusOr<std::unique_ptr<ShutdownSignals>> ShutdownSignals::Create() {
+namespace {
+
+sigset_t TerminationSet() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  return set;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ShutdownSignals>> ShutdownSignals::Create() {
+  const sigset_t set = TerminationSet();
   const int refused = pthread_sigmask(SIG_BLOCK, &set, nullptr);
   if (refused != 0) return ErrnoStatus(refused, "pthread_sigmask");
   if (signal(SIGPIPE, SIG_IGN) == SIG_ERR) return ErrnoStatus(errno, "ignoring SIGPIPE");
@@ -54,7 +65,16 @@ const char* ShutdownSignals::Wait() {
 
 void ShutdownSignals::ExitAtNextSignal(absl::Duration grace) {
   CHECK(!exit_thread_.joinable());
-  exit_thread_ = std::thread([this, deadline = absl::Now() + grace] { ExitLoop(deadline); });
+  absl::StatusOr<std::thread> started =
+      StartThread([this, deadline = absl::Now() + grace] { ExitLoop(deadline); });
+  if (started.ok()) {
+    exit_thread_ = *std::move(started);
+    return;
+  }
+  spdlog::warn("nothing ends a drain that storage holds up but the next signal: {}",
+               std::string(started.status().message()));
+  const sigset_t set = TerminationSet();
+  CHECK(pthread_sigmask(SIG_UNBLOCK, &set, nullptr) == 0);
 }
 
 void ShutdownSignals::ExitLoop(absl::Time deadline) const {

@@ -5,6 +5,7 @@
 #include "absl/synchronization/notification.h"
 
 #include "common/check.h"
+#include "common/thread_start.h"
 
 namespace forestage {
 
@@ -16,14 +17,23 @@ struct Lane::Body {
   absl::Notification ended;
 };
 
-Lane::Lane(std::shared_ptr<Stager> stager, size_t index, std::unique_ptr<StorageReader> reader)
-    : body_(std::make_shared<Body>()) {
-  body_->stager = std::move(stager);
-  body_->index = index;
-  body_->reader = std::move(reader);
-  body_->stager->AttachLane(body_->reader.get());
-  thread_ = std::thread([body = body_] { Run(body); });
+absl::StatusOr<std::unique_ptr<Lane>> Lane::Start(std::shared_ptr<Stager> stager, size_t index,
+                                                  std::unique_ptr<StorageReader> reader) {
+  auto body = std::make_shared<Body>();
+  body->stager = std::move(stager);
+  body->index = index;
+  body->reader = std::move(reader);
+  body->stager->AttachLane(body->reader.get());
+  absl::StatusOr<std::thread> thread = StartThread([body] { Run(body); });
+  if (!thread.ok()) {
+    body->stager->DetachLane(body->reader.get());
+    return thread.status();
+  }
+  return std::unique_ptr<Lane>(new Lane(std::move(body), *std::move(thread)));
 }
+
+Lane::Lane(std::shared_ptr<Body> body, std::thread thread)
+    : body_(std::move(body)), thread_(std::move(thread)) {}
 
 Lane::~Lane() { CHECK(!thread_.joinable()); }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <thread>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
 #include "daemon/staging/stager.h"
@@ -16,7 +17,9 @@ namespace forestage {
 class Lane {
  public:
   // Starts the thread. `index` is below the stager's lane_count, and no other lane's.
-  Lane(std::shared_ptr<Stager> stager, size_t index, std::unique_ptr<StorageReader> reader);
+  // RESOURCE_EXHAUSTED: there is no thread to be had.
+  static absl::StatusOr<std::unique_ptr<Lane>> Start(std::shared_ptr<Stager> stager, size_t index,
+                                                     std::unique_ptr<StorageReader> reader);
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
   // Requires: JoinOrLeave() was called.
@@ -29,6 +32,7 @@ class Lane {
 
  private:
   struct Body;
+  Lane(std::shared_ptr<Body> body, std::thread thread);
   static void Run(const std::shared_ptr<Body>& body);
 
   const std::shared_ptr<Body> body_;

@@ -18,7 +18,7 @@ absl::StatusOr<std::unique_ptr<StripedCheckpoint>> StripedCheckpoint::Create(Opt
   ASSIGN_OR_RETURN(FileMapping mapping,
                    FileMapping::MapReadOnly(catalog_fd.get(), options.catalog_bytes.size()));
   ASSIGN_OR_RETURN(const CatalogView catalog, CatalogView::FromBytes(mapping.bytes()));
-  // All readers before the first lane: a refusal leaves no thread behind.
+  // All readers before the first lane, whose end is waited for.
   std::vector<std::unique_ptr<StorageReader>> readers;
   for (size_t i = 0; i < options.lane_count; ++i) {
     ASSIGN_OR_RETURN(std::unique_ptr<StorageReader> reader, options.make_reader());
@@ -28,8 +28,9 @@ absl::StatusOr<std::unique_ptr<StripedCheckpoint>> StripedCheckpoint::Create(Opt
       std::move(options.path_label), std::move(catalog_fd), std::move(mapping), catalog,
       std::move(options.headers), std::move(options.stager)));
   for (size_t i = 0; i < readers.size(); ++i) {
-    checkpoint->lanes_.push_back(
-        std::make_unique<Lane>(checkpoint->stager_, i, std::move(readers[i])));
+    ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane,
+                     Lane::Start(checkpoint->stager_, i, std::move(readers[i])));
+    checkpoint->lanes_.push_back(std::move(lane));
   }
   return checkpoint;
 }

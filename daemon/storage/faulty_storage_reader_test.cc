@@ -29,8 +29,7 @@ class FaultyStorageReaderTest : public ::testing::Test {
     auto file = ShardFile::Open("shard", OpenForTest(directory_.File("shard")));
     EXPECT_OK(file);
     file_ = *std::move(file);
-    reader_ = std::make_unique<FaultyStorageReader>(std::make_unique<ThreadPoolStorageReader>(2),
-                                                    faults_);
+    reader_ = std::make_unique<FaultyStorageReader>(*ThreadPoolStorageReader::Create(2), faults_);
   }
   void Start(uint64_t tag, uint64_t offset = 0, uint64_t bytes = 1 * kMiB) {
     reader_->Start({.file = file_.get(), .offset = offset, .bytes = bytes, .tag = tag});

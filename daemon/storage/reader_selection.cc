@@ -12,8 +12,10 @@
 namespace forestage {
 namespace {
 
-std::unique_ptr<StorageReader> MakeThreadReader() {
-  return std::make_unique<ThreadPoolStorageReader>(kReaderThreads);
+absl::StatusOr<std::unique_ptr<StorageReader>> MakeThreadReader() {
+  ASSIGN_OR_RETURN(std::unique_ptr<ThreadPoolStorageReader> reader,
+                   ThreadPoolStorageReader::Create(kReaderThreads));
+  return reader;
 }
 
 absl::StatusOr<std::unique_ptr<StorageReader>> MakeUringReader() {
@@ -22,9 +24,7 @@ absl::StatusOr<std::unique_ptr<StorageReader>> MakeUringReader() {
 }
 
 ReaderSelection Threads(std::string reason) {
-  return {.name = "threads", .reason = std::move(reason), .make_reader = [] {
-            return absl::StatusOr<std::unique_ptr<StorageReader>>(MakeThreadReader());
-          }};
+  return {.name = "threads", .reason = std::move(reason), .make_reader = MakeThreadReader};
 }
 
 }  // namespace

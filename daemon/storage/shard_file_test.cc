@@ -220,10 +220,10 @@ int LookAsAStranger(const std::string& path) {
   auto file = ShardFile::Open("shard", OpenForTest(path));
   if (!file.ok()) return 2;
   if ((*file)->ResidentBytes(0, (*file)->bytes()).has_value()) return 3;
-  ThreadPoolStorageReader reader(2);
-  reader.Start({.file = file->get(), .offset = 0, .bytes = (*file)->bytes(), .tag = 1});
+  const std::unique_ptr<StorageReader> reader = *ThreadPoolStorageReader::Create(2);
+  reader->Start({.file = file->get(), .offset = 0, .bytes = (*file)->bytes(), .tag = 1});
   std::vector<ReadResult> results;
-  while (results.empty()) results = reader.Wait(absl::InfiniteFuture());
+  while (results.empty()) results = reader->Wait(absl::InfiniteFuture());
   if (!results[0].status.ok()) return 4;
   return results[0].storage_bytes == (*file)->bytes() ? 0 : 5;
 }

@@ -36,7 +36,7 @@ std::unique_ptr<StorageReader> MakeUring(ReadFaults&) {
   return reader.ok() ? *std::move(reader) : nullptr;
 }
 std::unique_ptr<StorageReader> MakeThreads(ReadFaults&) {
-  return std::make_unique<ThreadPoolStorageReader>(4);
+  return *ThreadPoolStorageReader::Create(4);
 }
 std::unique_ptr<StorageReader> MakeFaultyUring(ReadFaults& faults) {
   return std::make_unique<FaultyStorageReader>(MakeUring(faults), faults);

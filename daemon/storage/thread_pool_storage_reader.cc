@@ -8,6 +8,7 @@
 
 #include "common/check.h"
 #include "common/errno_status.h"
+#include "common/thread_start.h"
 #include "daemon/limits.h"
 
 namespace forestage {
@@ -42,9 +43,17 @@ int64_t CarryOut(const ShardFile& file, const PieceStep& step, absl::Span<std::b
 
 }  // namespace
 
-ThreadPoolStorageReader::ThreadPoolStorageReader(size_t thread_count) {
+absl::StatusOr<std::unique_ptr<ThreadPoolStorageReader>> ThreadPoolStorageReader::Create(
+    size_t thread_count) {
   CHECK(thread_count > 0);
-  for (size_t i = 0; i < thread_count; ++i) threads_.emplace_back([this] { RunThread(); });
+  std::unique_ptr<ThreadPoolStorageReader> reader(new ThreadPoolStorageReader());
+  for (size_t i = 0; i < thread_count; ++i) {
+    absl::StatusOr<std::thread> thread = StartThread([made = reader.get()] { made->RunThread(); });
+    if (!thread.ok() && i == 0) return thread.status();
+    if (!thread.ok()) break;
+    reader->threads_.push_back(*std::move(thread));
+  }
+  return reader;
 }
 
 ThreadPoolStorageReader::~ThreadPoolStorageReader() {

@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -24,8 +25,9 @@ namespace forestage {
 // the threads.
 class ThreadPoolStorageReader : public StorageReader {
  public:
+  // With fewer threads where there are no more of them; RESOURCE_EXHAUSTED where there is none.
   // Requires: thread_count > 0.
-  explicit ThreadPoolStorageReader(size_t thread_count);
+  static absl::StatusOr<std::unique_ptr<ThreadPoolStorageReader>> Create(size_t thread_count);
   ~ThreadPoolStorageReader() override;
 
   absl::string_view name() const override { return "threads"; }
@@ -46,6 +48,7 @@ class ThreadPoolStorageReader : public StorageReader {
   };
   using RequestIterator = std::list<Request>::iterator;
 
+  ThreadPoolStorageReader() = default;
   void RunThread() ABSL_LOCKS_EXCLUDED(mutex_);
   // Blocks until there is a piece to read; false when the reader ends.
   bool TakePiece(RequestIterator* request, ReadPlan::Piece* piece)

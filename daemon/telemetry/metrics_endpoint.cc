@@ -15,6 +15,7 @@
 
 #include "common/errno_status.h"
 #include "common/status_macros.h"
+#include "common/thread_start.h"
 #include "common/unique_fd.h"
 
 namespace forestage {
@@ -89,15 +90,20 @@ MetricsEndpoint::~MetricsEndpoint() {
   // The exporter's listening thread looks only every two seconds whether it shall end, unless
   // somebody connects.
   absl::Notification ended;
-  std::thread ending([&] {
+  const auto end = [&] {
     exposer_.reset();
     ended.Notify();
-  });
+  };
+  absl::StatusOr<std::thread> ending = StartThread(end);
+  if (!ending.ok()) {
+    end();
+    return;
+  }
   while (!ended.WaitForNotificationWithTimeout(kWakePeriod)) {
     const UniqueFd socket_fd = MakeSocket();
     if (socket_fd.valid()) (void)CallWithAddress(connect, socket_fd.get(), address_);
   }
-  ending.join();
+  ending->join();
 }
 
 void MetricsEndpoint::Add(const std::shared_ptr<prometheus::Collectable>& metrics) {
