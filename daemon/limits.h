@@ -100,6 +100,9 @@ inline constexpr size_t kReleaseThreadsMax = 8;
 // Of these, how many may work for one user at a time: his storage may never answer.
 inline constexpr size_t kPreparationThreadsPerUserMax = 40;
 inline constexpr size_t kReleaseThreadsPerUserMax = 5;
+// And of these, how many on one file system: what else he loads shall go on.
+inline constexpr size_t kPreparationThreadsPerStorageMax = 12;
+inline constexpr size_t kReleaseThreadsPerStorageMax = 2;
 // Part of the daemon's descriptors (RLIMIT_NOFILE) that shards of one user may take.
 inline constexpr double kDescriptorShareOfUser = 0.75;
 // Connections of the descriptor socket that may wait for one session to be ready; a client has one.

@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include "common/check.h"
 #include "common/errno_status.h"
@@ -37,11 +39,23 @@ absl::StatusOr<SessionToken> MakeToken() {
 }
 
 std::unique_ptr<WorkQueue> MakeWorkQueue(const SessionRegistry::Options& options,
-                                         size_t threads_max, size_t threads_per_owner_max) {
-  if (options.make_work_queue != nullptr) {
-    return options.make_work_queue(threads_max, threads_per_owner_max);
+                                         const WorkLimits& limits) {
+  if (options.make_work_queue != nullptr) return options.make_work_queue(limits);
+  return std::make_unique<WorkerPool>(limits);
+}
+
+// Never asks a server.
+uint64_t StorageOf(const UniqueFd& file) {
+  struct statx attributes = {};
+  if (statx(file.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &attributes) != 0) {
+    return WorkOwner::kUnknown;
   }
-  return std::make_unique<WorkerPool>(threads_max, threads_per_owner_max);
+  return makedev(attributes.stx_dev_major, attributes.stx_dev_minor);
+}
+
+// Files of a checkpoint are on one file system but for rare links.
+uint64_t StorageOf(const std::vector<UniqueFd>& files) {
+  return files.empty() ? WorkOwner::kUnknown : StorageOf(files.front());
 }
 
 absl::StatusOr<SessionDelivery> DuplicateDelivery(const StagedCheckpoint& staged) {
@@ -78,6 +92,8 @@ struct SessionRegistry::Session {
   // Descriptors that have come; given away to the preparation.
   std::vector<UniqueFd> received;
   uint32_t received_count = 0;
+  // The file system of its first file; unknown until all have come.
+  uint64_t storage = WorkOwner::kUnknown;
   bool preparing = false;
   // When the preparation is given up.
   absl::Time preparation_deadline;
@@ -122,9 +138,11 @@ SessionRegistry::SessionRegistry(Options options, CheckpointStore& store, ExitWa
       quota_({.sessions_max = options_.sessions_per_user_max,
               .descriptors_max = options_.descriptors_per_user_max,
               .staged_bytes_max = options_.staged_bytes_per_user_max}),
-      release_queue_(MakeWorkQueue(options_, kReleaseThreadsMax, kReleaseThreadsPerUserMax)),
+      release_queue_(MakeWorkQueue(
+          options_, {kReleaseThreadsMax, kReleaseThreadsPerUserMax, kReleaseThreadsPerStorageMax})),
       preparation_queue_(
-          MakeWorkQueue(options_, kPreparationThreadsMax, kPreparationThreadsPerUserMax)) {
+          MakeWorkQueue(options_, {kPreparationThreadsMax, kPreparationThreadsPerUserMax,
+                                   kPreparationThreadsPerStorageMax})) {
   CHECK(options_.now != nullptr);
 }
 
@@ -283,7 +301,7 @@ void SessionRegistry::LendShards(SessionId id, std::vector<UniqueFd> named,
   absl::MutexLock lock(&mutex_);
   Session* session = Find(id);
   if (session == nullptr) {
-    ReleaseFor(std::move(charge), std::move(named));
+    Release(std::move(charge), std::move(named));
     return done(absl::NotFoundError("the session has ended"));
   }
   const PeerIdentity& peer = session->peer;
@@ -292,8 +310,9 @@ void SessionRegistry::LendShards(SessionId id, std::vector<UniqueFd> named,
   const ShardLending::AskId ask =
       lending_.Ask(id, peer.uid, named.size(), options_.now() + patience, std::move(done));
   FileReader reader = {.uid = peer.uid, .gid = peer.gid, .groups = std::move(groups)};
+  const WorkOwner owner = {.user = peer.uid, .storage = StorageOf(named)};
   auto shown = std::make_shared<std::vector<UniqueFd>>(std::move(named));
-  preparation_queue_->Submit(peer.uid,
+  preparation_queue_->Submit(owner,
                              [this, ask, shown = std::move(shown), reader = std::move(reader),
                               charge = std::move(charge)] { ShowShards(ask, *shown, reader); });
   exit_watch_.Wake();
@@ -313,7 +332,7 @@ void SessionRegistry::ShowShards(ShardLending::AskId ask, std::vector<UniqueFd>&
 SharedFd SessionRegistry::Share(UniqueFd descriptor, std::shared_ptr<UserQuota::Charge> charge) {
   return SharedFd(new UniqueFd(std::move(descriptor)),
                   [this, charge = std::move(charge)](const UniqueFd* shared) {
-                    ReleaseFor(charge, std::unique_ptr<const UniqueFd>(shared));
+                    ReleaseFor(charge, StorageOf(*shared), std::unique_ptr<const UniqueFd>(shared));
                   });
 }
 
@@ -344,7 +363,7 @@ absl::StatusOr<uint32_t> SessionRegistry::AddShards(SessionId id, uint32_t first
   Session* session = Find(id);
   if (const absl::Status status = CheckShards(session, first_index, descriptors.size());
       !status.ok()) {
-    ReleaseFor(std::move(charge), std::move(descriptors));
+    Release(std::move(charge), std::move(descriptors));
     return status;
   }
   for (UniqueFd& descriptor : descriptors) session->received.push_back(std::move(descriptor));
@@ -359,13 +378,20 @@ void SessionRegistry::RefuseShards(SessionId id, std::vector<UniqueFd> descripto
                                    std::shared_ptr<UserQuota::Charge> charge,
                                    absl::string_view why) {
   absl::MutexLock lock(&mutex_);
-  ReleaseFor(std::move(charge), std::move(descriptors));
+  Release(std::move(charge), std::move(descriptors));
   EndInvalid(id, why);
 }
 
+void SessionRegistry::Release(std::shared_ptr<UserQuota::Charge> charge,
+                              std::vector<UniqueFd> descriptors) {
+  const uint64_t storage = StorageOf(descriptors);
+  ReleaseFor(std::move(charge), storage, std::move(descriptors));
+}
+
 template <typename Held>
-void SessionRegistry::ReleaseFor(std::shared_ptr<UserQuota::Charge> charge, Held held) {
-  const uint64_t owner = charge->uid();
+void SessionRegistry::ReleaseFor(std::shared_ptr<UserQuota::Charge> charge, uint64_t storage,
+                                 Held held) {
+  const WorkOwner owner = {.user = charge->uid(), .storage = storage};
   // A function is copied; what it holds need not be copyable.
   auto shared = std::make_shared<Held>(std::move(held));
   release_queue_->Submit(owner, [shared = std::move(shared), charge = std::move(charge)]() mutable {
@@ -377,6 +403,7 @@ void SessionRegistry::ReleaseFor(std::shared_ptr<UserQuota::Charge> charge, Held
 void SessionRegistry::Prepare(Session& session) {
   session.preparing = true;
   session.preparation_deadline = options_.now() + options_.descriptor_timeout;
+  session.storage = StorageOf(session.received);
   auto shards = std::make_shared<std::vector<ReceivedShard>>();
   for (size_t i = 0; i < session.received.size(); ++i) {
     const ShardTerms& terms = session.terms.shards[i];
@@ -389,13 +416,14 @@ void SessionRegistry::Prepare(Session& session) {
   session.received.clear();
   const size_t lanes = std::min<size_t>(session.terms.local_size, options_.lanes_max);
   preparation_queue_->Submit(
-      session.peer.uid, [this, id = session.id, path = session.terms.path, shards, lanes,
-                         charge = session.charge, lends = session.named_count > 0] {
+      {.user = session.peer.uid, .storage = session.storage},
+      [this, id = session.id, path = session.terms.path, shards, lanes, charge = session.charge,
+       storage = session.storage, lends = session.named_count > 0] {
         if (lends) OfferShards(id, *shards);
         absl::StatusOr<std::shared_ptr<StagedCheckpoint>> acquired =
             store_.Acquire(path, std::move(*shards), lanes);
         const uint64_t resident_bytes = acquired.ok() ? AskResidentBytes(**acquired) : 0;
-        OnPrepared(id, std::move(acquired), resident_bytes, charge);
+        OnPrepared(id, std::move(acquired), resident_bytes, charge, storage);
       });
   exit_watch_.Wake();
 }
@@ -410,13 +438,14 @@ uint64_t SessionRegistry::AskResidentBytes(const StagedCheckpoint& staged) const
 void SessionRegistry::OnPrepared(SessionId id,
                                  absl::StatusOr<std::shared_ptr<StagedCheckpoint>> result,
                                  uint64_t resident_bytes,
-                                 const std::shared_ptr<UserQuota::Charge>& charge) {
+                                 const std::shared_ptr<UserQuota::Charge>& charge,
+                                 uint64_t storage) {
   absl::MutexLock lock(&mutex_);
   Session* session = Find(id);
   if (!result.ok()) {
     End(id, "error", result.status());
   } else if (session == nullptr) {
-    ReleaseFor(charge, std::move(*result));
+    ReleaseFor(charge, storage, std::move(*result));
   } else {
     session->resident_bytes = resident_bytes;
     BecomeReady(*session, std::move(*result));
@@ -753,10 +782,10 @@ void SessionRegistry::End(SessionId id, absl::string_view outcome, const absl::S
   ReportCounts();
   // Closing files and waiting for lanes block on storage.
   if (session->staged != nullptr) {
-    ReleaseFor(session->charge,
+    ReleaseFor(session->charge, session->storage,
                std::pair(std::move(session->checkpoint_charge), std::move(session->staged)));
   }
-  if (!session->received.empty()) ReleaseFor(session->charge, std::move(session->received));
+  if (!session->received.empty()) Release(session->charge, std::move(session->received));
 }
 
 void SessionRegistry::ReportCounts() {
@@ -770,7 +799,7 @@ void SessionRegistry::ReportCounts() {
 }
 
 void SessionRegistry::ReleaseLater(std::shared_ptr<StagedCheckpoint> checkpoint) {
-  release_queue_->Submit(WorkerPool::kNobody, [held = std::move(checkpoint)] {});
+  release_queue_->Submit(WorkOwner{}, [held = std::move(checkpoint)] {});
 }
 
 void SessionRegistry::BeginDrain() {

@@ -239,16 +239,18 @@ class SessionRegistry {
   // How much of it is in memory, where that can matter. Takes its time.
   uint64_t AskResidentBytes(const StagedCheckpoint& staged) const;
   void OnPrepared(SessionId id, absl::StatusOr<std::shared_ptr<StagedCheckpoint>> result,
-                  uint64_t resident_bytes, const std::shared_ptr<UserQuota::Charge>& charge)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+                  uint64_t resident_bytes, const std::shared_ptr<UserQuota::Charge>& charge,
+                  uint64_t storage) ABSL_LOCKS_EXCLUDED(mutex_);
   // From the session's account to that of its user for this checkpoint, which its sessions share.
   void ChargeCheckpoint(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckShards(const Session* session, uint32_t first_index, size_t count) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Time EndOverdue(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Lets go of something on a thread that may block; the user's charge lasts until then.
+  // Lets go of something on a thread that may block on `storage`; the user's charge lasts until
+  // then.
   template <typename Held>
-  void ReleaseFor(std::shared_ptr<UserQuota::Charge> charge, Held held);
+  void ReleaseFor(std::shared_ptr<UserQuota::Charge> charge, uint64_t storage, Held held);
+  void Release(std::shared_ptr<UserQuota::Charge> charge, std::vector<UniqueFd> descriptors);
   void BecomeReady(Session& session, std::shared_ptr<StagedCheckpoint> staged)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Compares the group's checkpoint with the node's memory, where that is still to be done, and

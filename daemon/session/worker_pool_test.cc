@@ -13,10 +13,16 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(30);
 
+WorkLimits LimitsOf(size_t threads_max) {
+  return {.threads_max = threads_max,
+          .threads_per_user_max = threads_max,
+          .threads_per_storage_max = threads_max};
+}
+
 TEST(WorkerPoolTest, RunsUpToItsMaximumAtOnce) {
   absl::BlockingCounter all_run(3);
   absl::Notification go_on;
-  WorkerPool pool(3);
+  WorkerPool pool(LimitsOf(3));
   for (int i = 0; i < 3; ++i) {
     pool.Submit([&] {
       all_run.DecrementCount();
@@ -33,7 +39,7 @@ TEST(WorkerPoolTest, QueuesBeyondItsMaximumInOrder) {
   absl::Notification go_on;
   std::atomic<int> last = 0;
   std::atomic<bool> in_order = true;
-  WorkerPool pool(1);
+  WorkerPool pool(LimitsOf(1));
   pool.Submit([&] { go_on.WaitForNotification(); });
   for (int i = 1; i <= 100; ++i) {
     pool.Submit([&last, &in_order, i] {
@@ -47,27 +53,69 @@ TEST(WorkerPoolTest, QueuesBeyondItsMaximumInOrder) {
   EXPECT_TRUE(in_order);
 }
 
-TEST(WorkerPoolTest, OneOwnerCannotHoldAllThreads) {
+// Ten pieces of work of `hung` that hang, then one of `other`, which must be done meanwhile.
+void ExpectOtherGoesOn(const WorkLimits& limits, WorkOwner hung, WorkOwner other, int hung_max) {
   absl::Notification go_on;
   absl::Notification other_ran;
-  std::atomic<int> hung = 0;
-  WorkerPool pool(3, 2);
+  std::atomic<int> hanging = 0;
+  WorkerPool pool(limits);
   for (int i = 0; i < 10; ++i) {
-    pool.Submit(7, [&] {
-      ++hung;
+    pool.Submit(hung, [&] {
+      ++hanging;
       go_on.WaitForNotification();
     });
   }
-  pool.Submit(8, [&] { other_ran.Notify(); });
+  pool.Submit(other, [&] { other_ran.Notify(); });
   EXPECT_TRUE(other_ran.WaitForNotificationWithTimeout(kPatience));
-  EXPECT_LE(hung, 2);
+  EXPECT_LE(hanging, hung_max);
   go_on.Notify();
   EXPECT_TRUE(pool.WaitUntilIdle(absl::Now() + kPatience));
-  EXPECT_EQ(hung, 10);
+  EXPECT_EQ(hanging, 10);
+}
+
+TEST(WorkerPoolTest, OneUserCannotHoldAllThreads) {
+  const WorkLimits limits = {
+      .threads_max = 3, .threads_per_user_max = 2, .threads_per_storage_max = 2};
+  ExpectOtherGoesOn(limits, {.user = 7, .storage = 1}, {.user = 8, .storage = 1}, 2);
+}
+
+TEST(WorkerPoolTest, OneStorageCannotHoldAllThreadsOfItsUser) {
+  const WorkLimits limits = {
+      .threads_max = 3, .threads_per_user_max = 3, .threads_per_storage_max = 2};
+  ExpectOtherGoesOn(limits, {.user = 7, .storage = 1}, {.user = 7, .storage = 2}, 2);
+}
+
+TEST(WorkerPoolTest, StorageThatIsNotKnownIsNotOneStorage) {
+  absl::BlockingCounter all_run(3);
+  absl::Notification go_on;
+  WorkerPool pool({.threads_max = 3, .threads_per_user_max = 3, .threads_per_storage_max = 1});
+  for (int i = 0; i < 3; ++i) {
+    pool.Submit({.user = 7}, [&] {
+      all_run.DecrementCount();
+      go_on.WaitForNotification();
+    });
+  }
+  all_run.Wait();
+  go_on.Notify();
+  EXPECT_TRUE(pool.WaitUntilIdle(absl::Now() + kPatience));
+}
+
+TEST(WorkerPoolTest, ThreadsThatHaveNothingToDoEndAndOthersComeInTheirPlace) {
+  std::atomic<int> ran = 0;
+  WorkerPool pool(LimitsOf(3));
+  for (int round = 1; round <= 2; ++round) {
+    for (int i = 0; i < 10; ++i) pool.Submit([&ran] { ++ran; });
+    EXPECT_TRUE(pool.WaitUntilIdle(absl::Now() + kPatience));
+    EXPECT_EQ(ran, 10 * round);
+    const absl::Time deadline = absl::Now() + kPatience;
+    while (pool.thread_count() > 0 && absl::Now() < deadline)
+      absl::SleepFor(absl::Milliseconds(10));
+    EXPECT_EQ(pool.thread_count(), 0u);
+  }
 }
 
 TEST(WorkerPoolTest, WhatWorkHoldsIsGoneWhenItIsIdle) {
-  WorkerPool pool(2);
+  WorkerPool pool(LimitsOf(2));
   auto held = std::make_shared<int>(1);
   const std::weak_ptr<int> watch = held;
   pool.Submit([held = std::move(held)] {});
@@ -78,7 +126,7 @@ TEST(WorkerPoolTest, WhatWorkHoldsIsGoneWhenItIsIdle) {
 TEST(WorkerPoolTest, EndRunsWhatWasSubmitted) {
   std::atomic<int> ran = 0;
   {
-    WorkerPool pool(2);
+    WorkerPool pool(LimitsOf(2));
     for (int i = 0; i < 50; ++i) pool.Submit([&ran] { ++ran; });
   }
   EXPECT_EQ(ran, 50);

@@ -189,6 +189,8 @@ StripedCheckpointStore::~StripedCheckpointStore() {
 absl::StatusOr<std::shared_ptr<StagedCheckpoint>> StripedCheckpointStore::Acquire(
     const std::string& path_label, std::vector<ReceivedShard> shards, size_t lane_count) {
   if (shards.empty()) return absl::InvalidArgumentError(path_label + ": no shard was sent");
+  const std::unique_ptr<OpeningWatch::Entry> opening =
+      openings_.Begin(path_label, shards.front().uid, absl::Now());
   ASSIGN_OR_RETURN(const CheckpointKey key, CheckAll(shards));
   EntryIterator entry;
   ASSIGN_OR_RETURN(std::shared_ptr<StagedCheckpoint> held, FindOrReserve(key, &entry));
@@ -313,6 +315,12 @@ void StripedCheckpointStore::KeepHeartbeat() {
         stager->board()->Beat();
         stager->ReportStuckReads(absl::Now());
       }
+    }
+    for (const OpeningWatch::Stuck& stuck : openings_.NewlyStuck(absl::Now())) {
+      spdlog::warn(
+          "open stuck path=\"{}\" uid={} seconds={:.0f}; its storage does not answer for "
+          "attributes or headers; ranks that have waited for their time read it themselves",
+          absl::CEscape(stuck.path_label), stuck.uid, absl::ToDoubleSeconds(stuck.time));
     }
   }
 }

@@ -20,6 +20,7 @@
 #include "daemon/config.h"
 #include "daemon/limits.h"
 #include "daemon/staging/header_quota.h"
+#include "daemon/staging/opening_watch.h"
 #include "daemon/staging/staged_checkpoint.h"
 #include "daemon/staging/stager.h"
 #include "daemon/staging/striped_checkpoint.h"
@@ -108,6 +109,7 @@ class StripedCheckpointStore : public CheckpointStore {
   const std::shared_ptr<FlightBudget> budget_;
   const std::unique_ptr<HeaderQuota> header_quota_;
   const std::unique_ptr<MountTable> mounts_ = std::make_unique<MountTable>();
+  OpeningWatch openings_;
 
   mutable absl::Mutex mutex_;
   std::list<Entry> entries_ ABSL_GUARDED_BY(mutex_);

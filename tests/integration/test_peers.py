@@ -24,7 +24,7 @@ NOBODY = 65534
 STAGED = "rank_striped_read_ahead"
 GROUP = 4242
 # daemon/limits.h
-CLOSING_THREADS_PER_USER = 5
+CLOSING_THREADS_PER_STORAGE = 2
 
 
 @pytest.fixture
@@ -356,6 +356,26 @@ def test_storage_that_never_answers_holds_up_its_own_user_only(
     wait_until(served_again, "the user to be served again")
     # gRPC's own (a poller's) stay; those of 48 sessions do not.
     wait_until(lambda: descriptor_count(daemon.pid) <= before + 8, "descriptors to go")
+
+
+def test_headers_that_hang_hold_up_no_other_storage_of_their_user(
+    daemon, build_dir, raw_rank, data_dir, mount_slowfs, digests_path, check_digests
+):
+    """As many sessions hang as the daemon has threads for one user, and more."""
+    shard = first_shard(data_dir)
+    slowfs = mount_slowfs(os.path.dirname(shard))
+    slowfs.hold("*")
+    hung_path = str(slowfs.mount / os.path.basename(shard))
+    checkpoints.make_model(data_dir / "other", seed=5, shards=2, mib=2)
+    with hung_sessions(daemon, raw_rank, slowfs, hung_path, 48):
+        told = Cli(build_dir, daemon.socket).load(data_dir / "other", ranks=2, digests=digests_path)
+        assert [rank["effective"] for rank in told["ranks"]] == [STAGED] * 2
+        check_digests(data_dir / "other", 2)
+        wait_until(lambda: "open stuck" in daemon.log, "the hang to be reported")
+        slowfs.release()
+    reports = [line for line in daemon.log.splitlines() if "open stuck" in line]
+    assert len(reports) == 1, reports
+    assert f"uid={os.geteuid()}" in reports[0]
 
 
 def test_garbage_and_half_messages_end_their_own_connections_only(
@@ -738,7 +758,7 @@ def test_closing_that_storage_never_answers_holds_up_its_own_user_only(
     slowfs.set("hold_closes", "on")
     for rank in ranks:
         rank.close()
-    slowfs.wait_until_held(CLOSING_THREADS_PER_USER)
+    slowfs.wait_until_held(CLOSING_THREADS_PER_STORAGE)
     # Another user's descriptors are closed meanwhile, by the threads that are left.
     hung = descriptor_count(daemon.pid)
     for _ in range(3):
@@ -746,7 +766,7 @@ def test_closing_that_storage_never_answers_holds_up_its_own_user_only(
         assert [rank["effective"] for rank in others] == [STAGED] * 2
         shutil.rmtree(os.path.join(open_dir, "checkpoint"))
         wait_until(lambda: descriptor_count(daemon.pid) <= hung, "the others' descriptors to go")
-    assert slowfs.stats()["held"] == CLOSING_THREADS_PER_USER
+    assert slowfs.stats()["held"] == CLOSING_THREADS_PER_STORAGE
     assert descriptor_count(daemon.pid) > before, "storage holds what it does not let go"
     slowfs.set("hold_closes", "off")
     wait_until(lambda: descriptor_count(daemon.pid) <= before + 8, "descriptors to go")

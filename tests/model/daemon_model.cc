@@ -151,7 +151,7 @@ void DaemonModel::StartDaemon() {
   auto exit_watch = ExitWatch::Create();
   CHECK(exit_watch.ok());
   exit_watch_ = *std::move(exit_watch);
-  const auto make_queue = [this](size_t, size_t) {
+  const auto make_queue = [this](const WorkLimits&) {
     // The registry makes the one for releases first.
     ModelQueue*& place = releases_ == nullptr ? releases_ : preparations_;
     auto queue = std::make_unique<ModelQueue>([&place] { place = nullptr; });

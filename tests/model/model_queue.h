@@ -21,7 +21,7 @@ class ModelQueue : public WorkQueue {
     on_end_();
   }
 
-  void Submit(uint64_t, std::function<void()> work) override { work_.push_back(std::move(work)); }
+  void Submit(WorkOwner, std::function<void()> work) override { work_.push_back(std::move(work)); }
   bool WaitUntilIdle(absl::Time) override { return work_.empty() && running_ == 0; }
 
   size_t size() const { return work_.size(); }
