@@ -11,6 +11,9 @@ inline constexpr char kSocketPathDefault[] = "/run/forestage/forestaged.sock";
 // Environment variable that names another one, to all of them.
 inline constexpr char kSocketPathVariable[] = "FORESTAGE_SOCKET";
 
+// Names the user that the daemon runs as, to its clients, where that is neither root nor their own.
+inline constexpr char kDaemonUserVariable[] = "FORESTAGE_DAEMON_USER";
+
 // The descriptor socket lies beside the gRPC socket, also where both are mounted into a container
 // under another directory.
 inline std::string DescriptorSocketPath(const std::string& socket_path) {

@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import shutil
+import subprocess
 import tempfile
 
 import pytest
@@ -22,6 +23,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 WITHOUT_FUSE = "FORESTAGE_TEST_WITHOUT_FUSE"
 WITHOUT_CGROUPS = "FORESTAGE_TEST_WITHOUT_CGROUPS"
 WITHOUT_LOOP = "FORESTAGE_TEST_WITHOUT_LOOP"
+WITHOUT_USER_NAMESPACES = "FORESTAGE_TEST_WITHOUT_USER_NAMESPACES"
 
 
 def pytest_addoption(parser):
@@ -195,6 +197,21 @@ def mount_loop(data_dir):
 def need_root():
     if os.geteuid() != 0:
         pytest.fail("this test needs root: it changes its user or mounts")
+
+
+@pytest.fixture
+def in_user_namespace(need_root):
+    """Before a program: runs it as root in a user namespace where no user has a number, nor root."""
+    wrapper = ["unshare", "--user"]
+    tried = subprocess.run([*wrapper, "true"], stderr=subprocess.PIPE, text=True, check=False)
+    if tried.returncode != 0:
+        if WITHOUT_USER_NAMESPACES in os.environ:
+            pytest.skip(f"no user namespaces, and {WITHOUT_USER_NAMESPACES} is set")
+        pytest.fail(
+            f"no user namespace can be made ({tried.stderr}); "
+            f"set {WITHOUT_USER_NAMESPACES}=1 to go without these tests"
+        )
+    return wrapper
 
 
 @pytest.fixture

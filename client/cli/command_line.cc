@@ -87,6 +87,11 @@ void AddGlobalOptions(CLI::App& app, GlobalOptions& global) {
          absl::StrCat("The daemon's socket for administrators, for status [$",
                       kAdminSocketPathVariable, ", else the daemon's socket with .admin behind]"))
       ->type_name("PATH");
+  app.add_option("--daemon-user", global.daemon_user,
+                 absl::StrCat("The user that the daemon runs as, by name or number, where that is "
+                              "neither root nor you [$",
+                              kDaemonUserVariable, "]"))
+      ->type_name("USER");
   app.add_flag("--no-daemon", global.no_daemon, "Ask no daemon; read the files in this process");
   app.add_flag("--json", global.json,
                "Facts and errors as one JSON document on standard output, no progress");
@@ -330,6 +335,11 @@ void ResolveSocketPaths(GlobalOptions& global) {
                                  : AdminSocketPath(global.socket_path);
 }
 
+void ResolveDaemonUser(GlobalOptions& global) {
+  const char* variable = std::getenv(kDaemonUserVariable);
+  if (global.daemon_user.empty() && variable != nullptr) global.daemon_user = variable;
+}
+
 // Also when parsing stopped before the flag.
 bool WantsJson(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
@@ -388,6 +398,7 @@ ExitCode Run(int argc, char** argv) {
                 "this command needs the daemon; leave --no-daemon out");
   }
   ResolveSocketPaths(parsed.global);
+  ResolveDaemonUser(parsed.global);
   if (!parsed.global.no_daemon && (parsed.needs_daemon || parsed.asks_daemon)) {
     const absl::Status socket = CheckRanksSocket(parsed.global.socket_path);
     if (!socket.ok()) return Fail(parsed.global, ExitCode::kUsage, socket);

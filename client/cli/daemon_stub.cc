@@ -45,15 +45,15 @@ absl::Status WithOneCode(const absl::Status& status) {
   return absl::IsNotFound(status) ? absl::UnavailableError(status.message()) : status;
 }
 
-absl::StatusOr<UniqueFd> Connect(const std::string& socket_path, Audience audience) {
+absl::StatusOr<UniqueFd> Connect(const DaemonSocket& daemon_socket, Audience audience) {
   if (audience == Audience::kRanks) {
-    absl::StatusOr<UniqueFd> socket = ConnectToRanksSocket(socket_path, absl::InfinitePast());
+    absl::StatusOr<UniqueFd> socket = ConnectToRanksSocket(daemon_socket, absl::InfinitePast());
     if (!socket.ok()) return WithOneCode(socket.status());
     return socket;
   }
   absl::StatusOr<UniqueFd> socket =
-      ConnectUnixSocket(socket_path, SOCK_STREAM, absl::InfinitePast());
-  if (socket.ok()) return socket;
+      ConnectUnixSocket(daemon_socket, SOCK_STREAM, absl::InfinitePast());
+  if (socket.ok() || absl::IsUnauthenticated(socket.status())) return socket;
   const absl::Status& status = socket.status();
   constexpr char kOptions[] = "--admin-socket or FORESTAGE_ADMIN_SOCKET";
   if (absl::IsNotFound(status) || absl::IsUnavailable(status)) {
@@ -183,10 +183,10 @@ std::string HealthWord(const google::protobuf::Empty& response) {
 
 class DaemonStub::Channel {
  public:
-  static absl::StatusOr<std::unique_ptr<Channel>> Open(const std::string& socket_path,
+  static absl::StatusOr<std::unique_ptr<Channel>> Open(const DaemonSocket& daemon_socket,
                                                        Audience audience) {
-    ASSIGN_OR_RETURN(UniqueFd socket, Connect(socket_path, audience));
-    return std::make_unique<Channel>(socket_path, audience, std::move(socket));
+    ASSIGN_OR_RETURN(UniqueFd socket, Connect(daemon_socket, audience));
+    return std::make_unique<Channel>(daemon_socket.path, audience, std::move(socket));
   }
   Channel(const std::string& socket_path, Audience audience, UniqueFd socket)
       : socket_path_(socket_path),
@@ -213,12 +213,15 @@ class DaemonStub::Channel {
 DaemonStub::DaemonStub(absl::StatusOr<std::unique_ptr<Channel>> channel)
     : channel_(std::move(channel)) {}
 
-DaemonStub DaemonStub::ForRanks(const std::string& socket_path) {
-  return DaemonStub(Channel::Open(socket_path, Audience::kRanks));
+DaemonStub DaemonStub::ForRanks(const GlobalOptions& global) {
+  return DaemonStub(Channel::Open({.path = global.socket_path, .daemon_user = global.daemon_user},
+                                  Audience::kRanks));
 }
 
-DaemonStub DaemonStub::ForAdministrators(const std::string& admin_socket_path) {
-  return DaemonStub(Channel::Open(admin_socket_path, Audience::kAdministrators));
+DaemonStub DaemonStub::ForAdministrators(const GlobalOptions& global) {
+  return DaemonStub(
+      Channel::Open({.path = global.admin_socket_path, .daemon_user = global.daemon_user},
+                    Audience::kAdministrators));
 }
 
 DaemonStub::~DaemonStub() = default;

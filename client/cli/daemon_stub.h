@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/cli/global_options.h"
 
 namespace forestage {
 
@@ -92,6 +93,7 @@ struct DaemonStatus {
 // answers or `deadline`. Errors, all of which name the socket and say what to do:
 //   UNAVAILABLE         there is no daemon; IsNoDaemon is true for exactly this
 //   PERMISSION_DENIED   there is one, and this user may not use it
+//   UNAUTHENTICATED     somebody listens who is not known to be the daemon; he was not asked
 //   ABORTED             it closed the connection without an answer
 //   INVALID_ARGUMENT    no socket can have this path
 //   DEADLINE_EXCEEDED   there is one, and it does not answer
@@ -99,9 +101,9 @@ struct DaemonStatus {
 class DaemonStub {
  public:
   // The socket for ranks: health only.
-  static DaemonStub ForRanks(const std::string& socket_path);
+  static DaemonStub ForRanks(const GlobalOptions& global);
   // The socket for root and the daemon's own user: everything.
-  static DaemonStub ForAdministrators(const std::string& admin_socket_path);
+  static DaemonStub ForAdministrators(const GlobalOptions& global);
   ~DaemonStub();
   DaemonStub(const DaemonStub&) = delete;
   DaemonStub& operator=(const DaemonStub&) = delete;

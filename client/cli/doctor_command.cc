@@ -194,10 +194,11 @@ Json MountJson(const ExaminedMount& mount) {
 
 Json DaemonJson(const absl::StatusOr<DaemonStatus>& daemon) {
   Json document;
-  // Null when it was not asked.
-  document["running"] = absl::IsCancelled(daemon.status())
-                            ? Json(nullptr)
-                            : Json(daemon.ok() || !IsNoDaemon(daemon.status()));
+  // Null when it was not asked, also since somebody else listens on its socket.
+  document["running"] =
+      absl::IsCancelled(daemon.status()) || absl::IsUnauthenticated(daemon.status())
+          ? Json(nullptr)
+          : Json(daemon.ok() || !IsNoDaemon(daemon.status()));
   if (!daemon.ok()) {
     document["reason"] = std::string(daemon.status().message());
     return document;
@@ -288,8 +289,7 @@ ExitCode RunDoctor(const GlobalOptions& global, const DoctorOptions& options) {
   if (global.no_daemon) {
     findings.daemon = absl::CancelledError("not asked, by --no-daemon");
   } else {
-    findings.daemon = DaemonStub::ForAdministrators(global.admin_socket_path)
-                          .GetStatus(absl::Now() + kAnswerTimeout);
+    findings.daemon = DaemonStub::ForAdministrators(global).GetStatus(absl::Now() + kAnswerTimeout);
   }
   if (global.json) {
     PrintJson(DoctorJson(findings));

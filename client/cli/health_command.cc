@@ -16,7 +16,7 @@ constexpr absl::Duration kAnswerTimeout = absl::Seconds(5);
 
 ExitCode RunHealth(const GlobalOptions& global) {
   const absl::StatusOr<std::string> word =
-      DaemonStub::ForRanks(global.socket_path).CheckHealth(absl::Now() + kAnswerTimeout);
+      DaemonStub::ForRanks(global).CheckHealth(absl::Now() + kAnswerTimeout);
   if (!word.ok()) {
     return Fail(global, IsNoDaemon(word.status()) ? ExitCode::kNoDaemon : ExitCode::kFailed,
                 word.status());

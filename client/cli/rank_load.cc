@@ -61,6 +61,7 @@ double MonotonicSeconds() {
 SessionOptions MakeSessionOptions(const GlobalOptions& global, const RankOptions& options) {
   SessionOptions session;
   session.socket_path = global.socket_path;
+  session.daemon_user = global.daemon_user;
   session.use_daemon = !global.no_daemon;
   session.group_name = options.group_name;
   session.launch_nonce = options.launch_nonce;

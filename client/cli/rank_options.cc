@@ -51,6 +51,9 @@ std::vector<std::string> RankArguments(const GlobalOptions& global, const RankOp
   if (options.digests) arguments.emplace_back("--digests");
   if (options.own) arguments.emplace_back("--own");
   if (options.together) arguments.emplace_back("--together");
+  if (!global.daemon_user.empty()) {
+    arguments.push_back(absl::StrCat("--daemon-user=", global.daemon_user));
+  }
   if (global.no_daemon) arguments.emplace_back("--no-daemon");
   return arguments;
 }

@@ -36,6 +36,7 @@ SessionOptions MakeSessionOptions(const GlobalOptions& global) {
   SessionOptions options;
   options.group_name = GroupOfOwn();
   options.socket_path = global.socket_path;
+  options.daemon_user = global.daemon_user;
   options.policy = Policy::kRankStripedReadAhead;
   return options;
 }
@@ -43,7 +44,7 @@ SessionOptions MakeSessionOptions(const GlobalOptions& global) {
 // A daemon that is there and refuses, or that is missing.
 ExitCode NativeExitCode(const GlobalOptions& global) {
   const absl::Status health =
-      DaemonStub::ForRanks(global.socket_path).CheckHealth(absl::Now() + kHealthTimeout).status();
+      DaemonStub::ForRanks(global).CheckHealth(absl::Now() + kHealthTimeout).status();
   return IsNoDaemon(health) ? ExitCode::kNoDaemon : ExitCode::kFailed;
 }
 
@@ -89,8 +90,7 @@ absl::Status Hold(const Session& session, const std::string& directory,
 std::string NotReadableText(const GlobalOptions& global, const std::string& directory,
                             const std::string& group, uint64_t failed_bytes) {
   const absl::StatusOr<DaemonStatus> status =
-      DaemonStub::ForAdministrators(global.admin_socket_path)
-          .GetStatus(absl::Now() + kStatusTimeout);
+      DaemonStub::ForAdministrators(global).GetStatus(absl::Now() + kStatusTimeout);
   std::vector<std::string> errors;
   if (status.ok()) errors = ReadErrorsOf(*status, group);
   return absl::StrCat("the daemon cannot read ", FormatBytes(failed_bytes), " of ", directory, ": ",

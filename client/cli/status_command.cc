@@ -140,8 +140,7 @@ std::string StatusText(const DaemonStatus& status) {
 
 ExitCode RunStatus(const GlobalOptions& global) {
   const absl::StatusOr<DaemonStatus> status =
-      DaemonStub::ForAdministrators(global.admin_socket_path)
-          .GetStatus(absl::Now() + kAnswerTimeout);
+      DaemonStub::ForAdministrators(global).GetStatus(absl::Now() + kAnswerTimeout);
   if (!status.ok()) {
     return Fail(global, IsNoDaemon(status.status()) ? ExitCode::kNoDaemon : ExitCode::kFailed,
                 status.status());

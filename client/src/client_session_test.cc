@@ -80,6 +80,21 @@ TEST_F(SessionTest, IsNativeWhenThePeerSpeaksGarbage) {
   peer.join();
 }
 
+TEST_F(SessionTest, IsNativeAndSaysNothingWhenAStrangerListens) {
+  if (getuid() != 0) GTEST_SKIP() << "only root can listen as another user";
+  const UniqueFd listener = ListenForTestAs(4711, options_.socket_path, SOCK_STREAM);
+  ExpectNativeLoad("uid 4711");
+  EXPECT_EQ(ReceiveAllForTest(listener), "");
+  options_.daemon_user = "4712";
+  ExpectNativeLoad("'4712'");
+  EXPECT_EQ(ReceiveAllForTest(listener), "");
+  // Named, he is spoken to.
+  options_.daemon_user = "4711";
+  options_.open_timeout = absl::Milliseconds(100);
+  ExpectNativeLoad("timed out waiting for its answer");
+  EXPECT_NE(ReceiveAllForTest(listener), "");
+}
+
 TEST_F(SessionTest, IsNativeWhenThePeerHangsUp) {
   const UniqueFd listener = ListenForTest(options_.socket_path, SOCK_STREAM);
   std::thread peer([&] { const UniqueFd connection = AcceptForTest(listener); });

@@ -508,7 +508,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd socket) {
   arguments.SetMaxReceiveMessageSize(kEventBytesMax);
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   // No keepalive: it would declare a daemon dead that is only stopped; the board's heartbeat tells.
-  // A channel on a connected descriptor never reconnects.
+  // A channel on a connected descriptor never reconnects: it stays with whom ConnectUnixSocket has
+  // found to listen.
   return grpc::CreateCustomInsecureChannelFromFd("forestaged", socket.Release(), arguments);
 }
 
@@ -516,11 +517,11 @@ absl::StatusOr<DescriptorClient> ConnectDescriptorSocket(const DaemonOpenRequest
                                                          const SessionToken& token,
                                                          SessionStream& stream,
                                                          absl::Time deadline) {
-  absl::StatusOr<DescriptorClient> exchange =
-      DescriptorClient::Connect(DescriptorSocketPath(request.socket_path), token,
-                                std::min(deadline, absl::Now() + kDescriptorConnectTimeout),
-                                [&stream] { return stream.CheckAlive(); });
-  if (exchange.ok()) return exchange;
+  absl::StatusOr<DescriptorClient> exchange = DescriptorClient::Connect(
+      {.path = DescriptorSocketPath(request.socket_path), .daemon_user = request.daemon_user},
+      token, std::min(deadline, absl::Now() + kDescriptorConnectTimeout),
+      [&stream] { return stream.CheckAlive(); });
+  if (exchange.ok() || absl::IsUnauthenticated(exchange.status())) return exchange;
   return absl::Status(
       exchange.status().code(),
       absl::StrCat("its descriptor socket cannot be used (mount the sockets' directory, not one "
@@ -591,6 +592,8 @@ absl::string_view Fix(const absl::Status& status) {
              "user";
     case absl::StatusCode::kResourceExhausted:
       return "see the daemon's limits";
+    case absl::StatusCode::kUnauthenticated:
+      return "no descriptor was sent there";
     case absl::StatusCode::kUnimplemented:
       return "use daemon and client of one version";
     case absl::StatusCode::kDeadlineExceeded:
@@ -609,8 +612,9 @@ absl::string_view Fix(const absl::Status& status) {
 
 absl::StatusOr<DaemonWelcome> OpenDaemonConnection(const DaemonOpenRequest& request,
                                                    std::shared_ptr<DaemonLoss> loss) {
-  ASSIGN_OR_RETURN(UniqueFd socket,
-                   ConnectToRanksSocket(request.socket_path, absl::Now() + request.daemon_wait));
+  ASSIGN_OR_RETURN(UniqueFd socket, ConnectToRanksSocket({.path = request.socket_path,
+                                                          .daemon_user = request.daemon_user},
+                                                         absl::Now() + request.daemon_wait));
   auto connection =
       std::make_unique<DaemonConnection>(std::make_unique<Call>(MakeChannel(std::move(socket))),
                                          MakeOpenMessage(request), std::move(loss));

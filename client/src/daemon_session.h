@@ -53,6 +53,8 @@ struct OfferedShard {
 
 struct DaemonOpenRequest {
   std::string socket_path = {};
+  // As in DaemonSocket.
+  std::string daemon_user = {};
   absl::Duration daemon_wait = {};
   absl::Duration open_timeout = {};
   absl::Duration agreement_timeout = {};

@@ -26,11 +26,11 @@ std::vector<int> DescriptorsOf(absl::Span<const OfferedShard> shards) {
 
 }  // namespace
 
-absl::StatusOr<DescriptorClient> DescriptorClient::Connect(const std::string& socket_path,
+absl::StatusOr<DescriptorClient> DescriptorClient::Connect(const DaemonSocket& daemon_socket,
                                                            const SessionToken& token,
                                                            absl::Time deadline,
                                                            std::function<absl::Status()> is_alive) {
-  ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnixSocket(socket_path, SOCK_SEQPACKET, deadline));
+  ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnixSocket(daemon_socket, SOCK_SEQPACKET, deadline));
   return DescriptorClient(std::move(socket), token, std::move(is_alive));
 }
 

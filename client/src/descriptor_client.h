@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/src/daemon_session.h"
+#include "client/src/listener_trust.h"
 
 #include "common/descriptor_passing.h"
 #include "common/descriptor_protocol.h"
@@ -34,8 +35,8 @@ inline constexpr absl::Duration kAnswerPatience = absl::Seconds(1);
 class DescriptorClient {
  public:
   // `is_alive` is called each kAnswerPatience while an answer does not come; its error ends the
-  // call.
-  static absl::StatusOr<DescriptorClient> Connect(const std::string& socket_path,
+  // call. UNAUTHENTICATED as CheckListener: whoever listens has got nothing.
+  static absl::StatusOr<DescriptorClient> Connect(const DaemonSocket& daemon_socket,
                                                   const SessionToken& token, absl::Time deadline,
                                                   std::function<absl::Status()> is_alive = nullptr);
 

@@ -1,6 +1,7 @@
 #include "client/src/descriptor_client.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstring>
@@ -77,7 +78,7 @@ class DescriptorServer {
 
   std::string path() const { return directory_.File("d"); }
   absl::StatusOr<DescriptorClient> Connect() {
-    return DescriptorClient::Connect(path(), kToken, absl::InfiniteFuture());
+    return DescriptorClient::Connect({.path = path()}, kToken, absl::InfiniteFuture());
   }
 
  private:
@@ -235,7 +236,7 @@ TEST_F(DescriptorClientTest, LooksWhetherADaemonThatIsSilentLives) {
   int looks = 0;
   ASSERT_OK_AND_ASSIGN(
       DescriptorClient exchange,
-      DescriptorClient::Connect(directory.File("d"), kToken, absl::InfiniteFuture(),
+      DescriptorClient::Connect({.path = directory.File("d")}, kToken, absl::InfiniteFuture(),
                                 [&looks]() -> absl::Status {
                                   if (++looks < 2) return absl::OkStatus();
                                   return absl::UnavailableError("it stands still");
@@ -250,7 +251,7 @@ TEST_F(DescriptorClientTest, EndsAtItsDeadlineWhenTheDaemonIsSilent) {
   const UniqueFd listener = ListenForTest(directory.File("d"), SOCK_SEQPACKET);
   ASSERT_OK_AND_ASSIGN(
       DescriptorClient exchange,
-      DescriptorClient::Connect(directory.File("d"), kToken, absl::InfiniteFuture()));
+      DescriptorClient::Connect({.path = directory.File("d")}, kToken, absl::InfiniteFuture()));
   EXPECT_THAT(exchange.Fetch(absl::Now() + absl::Milliseconds(20)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("descriptor")));
 }
@@ -260,10 +261,22 @@ TEST_F(DescriptorClientTest, SeesThatTheDaemonHungUp) {
   const UniqueFd listener = ListenForTest(directory.File("d"), SOCK_SEQPACKET);
   ASSERT_OK_AND_ASSIGN(
       DescriptorClient exchange,
-      DescriptorClient::Connect(directory.File("d"), kToken, absl::InfiniteFuture()));
+      DescriptorClient::Connect({.path = directory.File("d")}, kToken, absl::InfiniteFuture()));
   { const UniqueFd connection = AcceptForTest(listener); }
   EXPECT_THAT(exchange.Fetch(absl::InfiniteFuture()),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("")));
+}
+
+// By itself, whoever listens on the other socket: somebody may have replaced this one alone.
+TEST_F(DescriptorClientTest, SendsNothingToAStrangerWhoListens) {
+  if (getuid() != 0) GTEST_SKIP() << "only root can listen as another user";
+  const TemporaryDirectoryForTest directory;
+  const UniqueFd stranger = ListenForTestAs(4711, directory.File("d"), SOCK_SEQPACKET);
+  EXPECT_THAT(
+      DescriptorClient::Connect({.path = directory.File("d")}, kToken, absl::InfiniteFuture())
+          .status(),
+      StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr(directory.File("d") + ": uid 4711")));
+  EXPECT_EQ(ReceiveAllForTest(stranger), "");
 }
 
 }  // namespace

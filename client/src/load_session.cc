@@ -102,6 +102,7 @@ DaemonOpenRequest MakeOpenRequest(const std::string& directory, const SessionOpt
       FirstOf(options.socket_path, {kSocketPathVariable}, kSocketPathDefault);
   DaemonOpenRequest request = {
       .socket_path = socket_path,
+      .daemon_user = FirstOf(options.daemon_user, {kDaemonUserVariable}, ""),
       .daemon_wait = DaemonMayStart(socket_path) ? options.daemon_wait : absl::ZeroDuration(),
       .open_timeout = options.open_timeout,
       .agreement_timeout = options.agreement_timeout,

@@ -39,7 +39,9 @@ int TryConnect(const sockaddr_un& address, int type, UniqueFd& socket_fd) {
 
 }  // namespace
 
-absl::StatusOr<UniqueFd> ConnectUnixSocket(const std::string& path, int type, absl::Time deadline) {
+absl::StatusOr<UniqueFd> ConnectUnixSocket(const DaemonSocket& daemon_socket, int type,
+                                           absl::Time deadline) {
+  const std::string& path = daemon_socket.path;
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) {
@@ -51,7 +53,10 @@ absl::StatusOr<UniqueFd> ConnectUnixSocket(const std::string& path, int type, ab
   while (true) {
     UniqueFd socket_fd;
     const int error_number = TryConnect(address, type, socket_fd);
-    if (error_number == 0) return socket_fd;
+    if (error_number == 0) {
+      RETURN_IF_ERROR(CheckListener(daemon_socket, socket_fd.get()));
+      return socket_fd;
+    }
     const bool may_pass =
         error_number == ENOENT || error_number == ECONNREFUSED || error_number == EAGAIN;
     const absl::Duration left = deadline - absl::Now();
@@ -60,10 +65,11 @@ absl::StatusOr<UniqueFd> ConnectUnixSocket(const std::string& path, int type, ab
   }
 }
 
-absl::StatusOr<UniqueFd> ConnectToRanksSocket(const std::string& path, absl::Time deadline) {
-  RETURN_IF_ERROR(CheckRanksSocket(path));
-  absl::StatusOr<UniqueFd> socket = ConnectUnixSocket(path, SOCK_STREAM, deadline);
-  if (socket.ok()) return socket;
+absl::StatusOr<UniqueFd> ConnectToRanksSocket(const DaemonSocket& daemon_socket,
+                                              absl::Time deadline) {
+  RETURN_IF_ERROR(CheckRanksSocket(daemon_socket.path));
+  absl::StatusOr<UniqueFd> socket = ConnectUnixSocket(daemon_socket, SOCK_STREAM, deadline);
+  if (socket.ok() || absl::IsUnauthenticated(socket.status())) return socket;
   const absl::Status& status = socket.status();
   absl::string_view what = "cannot connect to ";
   absl::string_view fix = "give the socket of a daemon with --socket or FORESTAGE_SOCKET";

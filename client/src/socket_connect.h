@@ -6,22 +6,26 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/src/listener_trust.h"
 #include <sys/types.h>
 
 #include "common/unique_fd.h"
 
 namespace forestage {
 
-// Connects to the Unix socket at `path` (`type`: SOCK_STREAM or SOCK_SEQPACKET). The descriptor is
-// non-blocking and close-on-exec. While the socket is missing or nobody accepts, tries again until
-// `deadline`, and at least once. NOT_FOUND: no such socket; UNAVAILABLE: nobody listens, or the
-// listener is too busy; PERMISSION_DENIED; INVALID_ARGUMENT: the path is longer than a socket's may
-// be (107 bytes), or not a socket. Messages name the path, not what to do.
-absl::StatusOr<UniqueFd> ConnectUnixSocket(const std::string& path, int type, absl::Time deadline);
+// Connects to `daemon_socket` (`type`: SOCK_STREAM or SOCK_SEQPACKET) and looks who listens there.
+// The descriptor is non-blocking and close-on-exec; nothing was sent. While the socket is missing
+// or nobody accepts, tries again until `deadline`, and at least once. NOT_FOUND: no such socket;
+// UNAVAILABLE: nobody listens, or the listener is too busy; PERMISSION_DENIED; INVALID_ARGUMENT:
+// the path is longer than a socket's may be (107 bytes), or not a socket. Messages name the path,
+// not what to do; but UNAUTHENTICATED as CheckListener, which does both.
+absl::StatusOr<UniqueFd> ConnectUnixSocket(const DaemonSocket& daemon_socket, int type,
+                                           absl::Time deadline);
 
 // Connects to a daemon's socket for ranks, as ConnectUnixSocket does. Its errors, with messages
 // that are complete and say what to do; before any attempt INVALID_ARGUMENT as CheckRanksSocket.
-absl::StatusOr<UniqueFd> ConnectToRanksSocket(const std::string& path, absl::Time deadline);
+absl::StatusOr<UniqueFd> ConnectToRanksSocket(const DaemonSocket& daemon_socket,
+                                              absl::Time deadline);
 
 // INVALID_ARGUMENT when `path` is one of the two other sockets of a daemon, given by mistake: it
 // has their ending, and without it there is a socket, which the message names. Looks at the file

@@ -1,5 +1,7 @@
 #include "client/src/socket_connect.h"
 
+#include <unistd.h>
+
 #include <fstream>
 #include <thread>
 
@@ -19,16 +21,18 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+constexpr uid_t kStranger = 4711;
+
 TEST(SocketConnectTest, SaysWhatIsWrong) {
   const TemporaryDirectoryForTest directory;
   const std::string path = directory.File("s");
-  EXPECT_THAT(ConnectUnixSocket(path, SOCK_STREAM, absl::InfinitePast()),
+  EXPECT_THAT(ConnectUnixSocket({.path = path}, SOCK_STREAM, absl::InfinitePast()),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr(path)));
   { const UniqueFd listener = ListenForTest(path, SOCK_STREAM); }
-  EXPECT_THAT(ConnectUnixSocket(path, SOCK_STREAM, absl::InfinitePast()),
+  EXPECT_THAT(ConnectUnixSocket({.path = path}, SOCK_STREAM, absl::InfinitePast()),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("ECONNREFUSED")));
   const std::string long_path = directory.File(std::string(108, 'x'));
-  EXPECT_THAT(ConnectUnixSocket(long_path, SOCK_STREAM, absl::InfiniteFuture()),
+  EXPECT_THAT(ConnectUnixSocket({.path = long_path}, SOCK_STREAM, absl::InfiniteFuture()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("107 bytes")));
 }
 
@@ -36,7 +40,7 @@ TEST(SocketConnectTest, SaysWhatToDoForEveryWayNotToReachADaemon) {
   const TemporaryDirectoryForTest directory;
   const std::string path = directory.File("s");
   const auto connect = [](const std::string& to) {
-    return ConnectToRanksSocket(to, absl::InfinitePast()).status();
+    return ConnectToRanksSocket({.path = to}, absl::InfinitePast()).status();
   };
   EXPECT_THAT(connect(path),
               StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("no daemon answers at " + path),
@@ -62,7 +66,8 @@ TEST(SocketConnectTest, NamesTheSocketThatWasMeantWhereAnotherOneOfTheDaemonIsGi
                                   AllOf(HasSubstr(meant + "." + ending + " is the daemon's socket"),
                                         HasSubstr("its socket for ranks, " + meant)));
     EXPECT_THAT(CheckRanksSocket(meant + "." + ending), refusal);
-    EXPECT_THAT(ConnectToRanksSocket(meant + "." + ending, absl::InfiniteFuture()), refusal);
+    EXPECT_THAT(ConnectToRanksSocket({.path = meant + "." + ending}, absl::InfiniteFuture()),
+                refusal);
   }
 }
 
@@ -76,17 +81,37 @@ TEST(SocketConnectTest, TellsWhomADaemonServes) {
   // The daemon's user is asked of the socket.
   const TemporaryDirectoryForTest directory;
   const UniqueFd listener = ListenForTest(directory.File("s"), SOCK_STREAM);
-  ASSERT_OK_AND_ASSIGN(const UniqueFd connected,
-                       ConnectUnixSocket(directory.File("s"), SOCK_STREAM, absl::InfiniteFuture()));
+  ASSERT_OK_AND_ASSIGN(
+      const UniqueFd connected,
+      ConnectUnixSocket({.path = directory.File("s")}, SOCK_STREAM, absl::InfiniteFuture()));
   EXPECT_OK(CheckServed(directory.File("s"), connected.get()));
+}
+
+TEST(SocketConnectTest, SendsNothingToAStrangerWhoListens) {
+  if (getuid() != 0) GTEST_SKIP() << "only root can listen as another user";
+  const TemporaryDirectoryForTest directory;
+  const DaemonSocket daemon_socket = {.path = directory.File("s")};
+  const UniqueFd stranger = ListenForTestAs(kStranger, daemon_socket.path, SOCK_STREAM);
+  const auto refusal =
+      StatusIs(absl::StatusCode::kUnauthenticated,
+               AllOf(HasSubstr(daemon_socket.path + ": uid 4711"), HasSubstr("own user (uid 0)"),
+                     HasSubstr("FORESTAGE_DAEMON_USER=4711")));
+  EXPECT_THAT(ConnectUnixSocket(daemon_socket, SOCK_STREAM, absl::InfiniteFuture()), refusal);
+  EXPECT_EQ(ReceiveAllForTest(stranger), "");
+  EXPECT_THAT(ConnectToRanksSocket(daemon_socket, absl::InfiniteFuture()), refusal);
+  EXPECT_EQ(ReceiveAllForTest(stranger), "");
+  // Unless he is the one that was named.
+  EXPECT_OK(ConnectToRanksSocket({.path = daemon_socket.path, .daemon_user = "4711"},
+                                 absl::InfiniteFuture()));
 }
 
 TEST(SocketConnectTest, WaitsForASocketThatComesLate) {
   const TemporaryDirectoryForTest directory;
   const std::string path = directory.File("s");
   absl::StatusOr<UniqueFd> connected = absl::UnknownError("not tried");
-  std::thread client(
-      [&] { connected = ConnectUnixSocket(path, SOCK_SEQPACKET, absl::InfiniteFuture()); });
+  std::thread client([&] {
+    connected = ConnectUnixSocket({.path = path}, SOCK_SEQPACKET, absl::InfiniteFuture());
+  });
   const UniqueFd listener = ListenForTest(path, SOCK_SEQPACKET);
   const UniqueFd accepted = AcceptForTest(listener);
   client.join();

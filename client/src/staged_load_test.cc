@@ -177,10 +177,12 @@ TEST_F(StagedLoadTest, TellsTheDaemonWhoItIs) {
   options.local_size = 3;
   options.agreement = Agreement::kStrict;
   options.socket_path = "/some/socket";
+  setenv("FORESTAGE_DAEMON_USER", "daemon", 1);
   setenv("FORESTAGE_LAUNCH_NONCE", "launch 7", 1);
   ASSERT_OK_AND_ASSIGN(auto session, LoadSession::Open(checkpoint_.directory() + "/./", options,
                                                        daemon_.connector()));
   unsetenv("FORESTAGE_LAUNCH_NONCE");
+  unsetenv("FORESTAGE_DAEMON_USER");
   const DaemonOpenRequest request = daemon_.request();
   EXPECT_EQ(request.group_name, "group");
   EXPECT_EQ(request.launch_nonce, "launch 7");
@@ -188,6 +190,7 @@ TEST_F(StagedLoadTest, TellsTheDaemonWhoItIs) {
   EXPECT_EQ(request.local_size, 3u);
   EXPECT_EQ(request.agreement, Agreement::kStrict);
   EXPECT_EQ(request.socket_path, "/some/socket");
+  EXPECT_EQ(request.daemon_user, "daemon");
   EXPECT_EQ(request.path, checkpoint_.directory());
   EXPECT_FALSE(request.demand_follows);
   ASSERT_EQ(request.shards.size(), 2u);

@@ -354,8 +354,9 @@ def mount_lines(daemon):
     return [line for line in daemon.log.splitlines() if " mount device=" in line]
 
 
-def load_and_check(daemon, build_dir, directory, digests_path, check_digests):
-    result = Cli(build_dir, daemon.socket).load(directory, ranks=2, digests=digests_path)
+def load_and_check(daemon, build_dir, directory, digests_path, check_digests, flags=()):
+    cli = Cli(build_dir, daemon.socket)
+    result = cli.load(directory, ranks=2, digests=digests_path, flags=flags)
     assert {rank["effective"] for rank in result["ranks"]} == {"rank_striped_read_ahead"}
     check_digests(directory, 2)
 
@@ -427,7 +428,10 @@ def test_a_daemon_without_rights_to_the_files_stages_right_and_says_so(
     daemon = Daemon(own, str(own), wrapper=user)
     try:
         daemon.wait_until_ready()
-        load_and_check(daemon, build_dir, strangers_checkpoint, digests_path, check_digests)
+        known = ["--daemon-user", STRANGER]
+        load_and_check(
+            daemon, build_dir, strangers_checkpoint, digests_path, check_digests, flags=known
+        )
         (line,) = mount_lines(daemon)
         assert "way=advice+populate" in line
         assert "residency_unknown" in line

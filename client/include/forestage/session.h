@@ -49,6 +49,11 @@ struct SessionOptions {
   // The daemon's socket. Empty: $FORESTAGE_SOCKET, else /run/forestage/forestaged.sock. A wrong
   // path is no error: the load is native and decision().reason says so.
   std::string socket_path = {};
+  // The user that the daemon runs as: a name, or a number where the name is not known (in a
+  // container). Empty: $FORESTAGE_DAEMON_USER, else nobody in particular. Whatever is given, root
+  // and this process's own user are believed to be the daemon when they listen on its sockets, and
+  // nobody else: nothing is sent then, the load is native and decision().reason says who listens.
+  std::string daemon_user = {};
   // False: read natively and ask no daemon.
   bool use_daemon = true;
   // How long to wait for a daemon whose socket is not there yet or does not accept yet. Not at all

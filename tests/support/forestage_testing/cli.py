@@ -8,7 +8,10 @@ from forestage_testing.processes import Running
 
 def clean_environment():
     """Without what would choose another daemon or group."""
-    names = ["FORESTAGE_SOCKET", "FORESTAGE_LAUNCH_NONCE", "TORCHELASTIC_RUN_ID"]
+    names = [
+        *("FORESTAGE_SOCKET", "FORESTAGE_ADMIN_SOCKET", "FORESTAGE_DAEMON_USER"),
+        *("FORESTAGE_LAUNCH_NONCE", "TORCHELASTIC_RUN_ID"),
+    ]
     return {key: value for key, value in os.environ.items() if key not in names}
 
 
