@@ -46,6 +46,8 @@ constexpr absl::string_view kUnfinished[] = {".partial", ".incomplete", ".part",
 // Where Hugging Face's programs keep the bytes of a file until they are all there.
 constexpr absl::string_view kHuggingFaceUnfinished = ".incomplete";
 constexpr char kFetchAdvice[] = "fetch what is missing or damaged again";
+constexpr char kOutOfCountAdvice[] =
+    "remove the shards of another checkpoint, or give the directory an index";
 // Of a directory without safetensors so many files are looked into, to see what they are.
 constexpr size_t kLookedIntoMax = 10'000;
 
@@ -271,14 +273,18 @@ class FileSelector {
     for (const ShardReading& reading : ReadShards(regular)) {
       if (!reading.ok()) damaged.push_back(reading.status());
     }
-    return JoinParts({faults.Text(), GapsText(MissingShards(names)), ListOf(damaged)});
+    return JoinParts({faults.Text(), NumberingText(CheckNumbering(names)), ListOf(damaged)});
   }
 
-  static std::string GapsText(const OffenderList& missing) {
-    if (missing.empty()) return "";
-    return absl::StrCat(Counted(missing.count(), "shard of a numbered set is missing",
-                                "shards of a numbered set are missing"),
-                        ": ", missing.Text());
+  static std::string NumberingText(const NumberingFaults& faults) {
+    const auto text = [](const OffenderList& list, absl::string_view one, absl::string_view many) {
+      return list.empty() ? "" : absl::StrCat(Counted(list.count(), one, many), ": ", list.Text());
+    };
+    return JoinParts(
+        {text(faults.missing, "shard of a numbered set is missing",
+              "shards of a numbered set are missing"),
+         text(faults.out_of_count, "shard is there whose number its own name leaves no place for",
+              "shards are there whose numbers their own names leave no place for")});
   }
 
   absl::Status SelectByIndex() {
@@ -400,7 +406,8 @@ class FileSelector {
   std::vector<std::string> WithOddShards(const std::vector<std::string>& names) const {
     std::vector<std::string> all = names;
     all.insert(all.end(), odd_names_.begin(), odd_names_.end());
-    return MissingShards(all).count() < MissingShards(names).count() ? all : names;
+    return CheckNumbering(all).missing.count() < CheckNumbering(names).missing.count() ? all
+                                                                                       : names;
   }
 
   absl::Status TakeShards(const std::vector<std::string>& regular_names) {
@@ -411,11 +418,13 @@ class FileSelector {
       faults.Add(name, look);
       if (look.kind == FileKind::kRegular) AddShard(name);
     }
-    const OffenderList missing = MissingShards(names);
-    if (faults.empty() && missing.empty()) return absl::OkStatus();
-    const bool fetch = faults.missing() || !missing.empty();
-    return Refusal(faults.empty() ? absl::StatusCode::kFailedPrecondition : faults.code(),
-                   {faults.Text(), GapsText(missing), FurtherFaults(), fetch ? kFetchAdvice : ""});
+    const NumberingFaults numbering = CheckNumbering(names);
+    if (faults.empty() && numbering.empty()) return absl::OkStatus();
+    const bool fetch = faults.missing() || !numbering.missing.empty();
+    return Refusal(
+        faults.empty() ? absl::StatusCode::kFailedPrecondition : faults.code(),
+        {faults.Text(), NumberingText(numbering), FurtherFaults(), fetch ? kFetchAdvice : "",
+         numbering.out_of_count.empty() ? "" : kOutOfCountAdvice});
   }
 
   absl::Status NothingToServe() const {

@@ -184,6 +184,25 @@ TEST(FileSelectionTest, ListsEveryGapOfANumberedSet) {
                              Not(HasSubstr("'model-00002-of-00005.safetensors'")))));
 }
 
+TEST(FileSelectionTest, AShardOutOfItsOwnCountIsThereAndNotMissing) {
+  const TemporaryDirectoryForTest directory;
+  directory.Write("model-00001-of-00002.safetensors", kShard);
+  directory.Write("model-00003-of-00002.safetensors", kShard);
+  const std::string out_of_count =
+      "1 shard is there whose number its own name leaves no place for: "
+      "'model-00003-of-00002.safetensors'";
+  EXPECT_THAT(SelectFiles(directory.path()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("1 shard of a numbered set is missing: "
+                                       "'model-00002-of-00002.safetensors'; "),
+                             HasSubstr(out_of_count), HasSubstr("fetch"), HasSubstr("remove"))));
+  directory.Write("model-00002-of-00002.safetensors", kShard);
+  EXPECT_THAT(SelectFiles(directory.path()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr(out_of_count), HasSubstr("remove"),
+                             Not(HasSubstr("missing")), Not(HasSubstr("fetch")))));
+}
+
 TEST(FileSelectionTest, TakesSetsThatCountFromOneOrZero) {
   const TemporaryDirectoryForTest directory;
   for (const char* name : {"a-00001-of-00002.safetensors", "a-00002-of-00002.safetensors",

@@ -60,18 +60,20 @@ struct NumberedSet {
   std::set<uint64_t> numbers;
 };
 
-// The numbers [first, last] of a set that are not there: names up to the limit of a list, then only
-// a count, since a name may speak of four billion shards.
-void AddMissing(const NumberedSet& set, uint64_t first, uint64_t last, OffenderList* missing) {
+// The numbers [first, last] of a set that are not there, and those outside. Of the former names up
+// to the limit of a list, then only a count, since a name may speak of four billion shards.
+void AddFaults(const NumberedSet& set, uint64_t first, uint64_t last, NumberingFaults* faults) {
   uint64_t next = first;
   const auto add_until = [&](uint64_t end) {
     const uint64_t listed = std::min<uint64_t>(end - next, kOffendersListedMax);
-    for (uint64_t i = 0; i < listed; ++i) missing->Add(QuotedName(NameOf(set.model, next + i)));
-    missing->AddUnlisted(end - next - listed);
+    for (uint64_t i = 0; i < listed; ++i) {
+      faults->missing.Add(QuotedName(NameOf(set.model, next + i)));
+    }
+    faults->missing.AddUnlisted(end - next - listed);
   };
   for (const uint64_t number : set.numbers) {
     if (number < first || number > last) {
-      missing->Add(absl::StrCat(QuotedName(NameOf(set.model, number)), " is out of its own count"));
+      faults->out_of_count.Add(QuotedName(NameOf(set.model, number)));
       continue;
     }
     add_until(number);
@@ -82,7 +84,7 @@ void AddMissing(const NumberedSet& set, uint64_t first, uint64_t last, OffenderL
 
 }  // namespace
 
-OffenderList MissingShards(absl::Span<const std::string> names) {
+NumberingFaults CheckNumbering(absl::Span<const std::string> names) {
   std::map<std::tuple<std::string, std::string>, NumberedSet> sets;
   for (const std::string& name : names) {
     std::optional<NumberedName> numbered = ParseNumbered(name);
@@ -91,17 +93,17 @@ OffenderList MissingShards(absl::Span<const std::string> names) {
     set.numbers.insert(numbered->number);
     set.model = *std::move(numbered);
   }
-  OffenderList missing;
+  NumberingFaults faults;
   for (const auto& [key, set] : sets) {
     const uint64_t total = set.model.total;
     const bool from_zero = set.numbers.count(0) > 0 && set.numbers.count(total) == 0 && total > 0;
     if (from_zero) {
-      AddMissing(set, 0, total - 1, &missing);
+      AddFaults(set, 0, total - 1, &faults);
     } else {
-      AddMissing(set, 1, total, &missing);
+      AddFaults(set, 1, total, &faults);
     }
   }
-  return missing;
+  return faults;
 }
 
 }  // namespace forestage

@@ -286,6 +286,18 @@ std::vector<FaultKind> KindsOfIndexes() {
          }
          return said;
        }},
+      {"shard out of its own count",
+       {Mode::kNoIndex, Mode::kBrokenIndex},
+       [](BrokenCheckpoint& checkpoint) {
+         const std::string set = absl::StrCat("over.", checkpoint.Serial(), "-");
+         const std::string one_of_one = absl::StrCat(set, "1-of-1.safetensors");
+         const std::string two_of_one = absl::StrCat(set, "2-of-1.safetensors");
+         for (const std::string& name : {one_of_one, two_of_one}) {
+           const std::vector<TensorForTest> tensors = {{name, "U8", {4}, RandomBytes(4, 0)}};
+           WriteShard(checkpoint.Path(name), tensors);
+         }
+         return std::vector<std::string>{two_of_one, "there whose number"};
+       }},
       {"damaged shard whose name is no text",
        {Mode::kNoIndex, Mode::kBrokenIndex},
        [](BrokenCheckpoint& checkpoint) {
