@@ -375,15 +375,11 @@ class FileSelector {
     std::vector<std::string> consolidated;
     for (const std::string& name : names_) {
       if (!IsSafetensors(name)) continue;
-      const FileLook look = LookAt(PathOf(name));
       if (name.front() == '.') {
         Ignore(name, "a hidden file");
-      } else if (look.kind == FileKind::kRegular || look.kind == FileKind::kDangling ||
-                 look.kind == FileKind::kUnknown) {
+      } else if (LookAt(PathOf(name)).kind != FileKind::kMissing) {
+        // Also what is no regular file: whoever gave it this name meant a shard.
         (IsConsolidated(name) ? consolidated : sharded).push_back(name);
-      } else if (look.kind != FileKind::kMissing) {
-        Ignore(name, absl::StrCat(FileKindName(look.kind), ", not a regular file"));
-        odd_names_.push_back(name);
       }
     }
     if (sharded.empty() && consolidated.empty()) return NothingToServe();
@@ -392,8 +388,9 @@ class FileSelector {
         (!sharded.empty() && options_.preferred_layout == CheckpointLayout::kSharded);
     RETURN_IF_ERROR(TakeShards(take_sharded ? sharded : consolidated));
     for (const std::string& name : take_sharded ? consolidated : sharded) {
-      Ignore(name, take_sharded ? "the consolidated layout, where the sharded one is taken"
-                                : "the sharded layout, where the consolidated one is taken");
+      IgnoreSafetensors(name, take_sharded
+                                  ? "the consolidated layout, where the sharded one is taken"
+                                  : "the sharded layout, where the consolidated one is taken");
     }
     for (const std::string& name : names_) {
       if (!IsSafetensors(name)) IgnoreIfWeightLike(name, "safetensors are beside it");
@@ -401,17 +398,7 @@ class FileSelector {
     return absl::OkStatus();
   }
 
-  // With what is no regular file, when it stands in the place of a numbered shard: that shard is
-  // not missing.
-  std::vector<std::string> WithOddShards(const std::vector<std::string>& names) const {
-    std::vector<std::string> all = names;
-    all.insert(all.end(), odd_names_.begin(), odd_names_.end());
-    return CheckNumbering(all).missing.count() < CheckNumbering(names).missing.count() ? all
-                                                                                       : names;
-  }
-
-  absl::Status TakeShards(const std::vector<std::string>& regular_names) {
-    const std::vector<std::string> names = WithOddShards(regular_names);
+  absl::Status TakeShards(const std::vector<std::string>& names) {
     ShardFaults faults;
     for (const std::string& name : names) {
       const FileLook look = LookAt(PathOf(name));
@@ -504,8 +491,6 @@ class FileSelector {
   const SelectionOptions options_;
   // In natural order.
   std::vector<std::string> names_;
-  // Named like shards, but no regular files.
-  std::vector<std::string> odd_names_;
   FileSelection selection_;
 };
 

@@ -106,6 +106,23 @@ TEST(FileSelectionTest, SaysWhyFilesAreIgnored) {
   directory.Write("pytorch_model.bin");
   directory.Write("pytorch_model.bin.index.json");
   directory.Write("._model.safetensors");
+  directory.MakeDirectory("consolidated.1.safetensors");
+
+  ASSERT_OK_AND_ASSIGN(const FileSelection selection, SelectFiles(directory.path()));
+  EXPECT_THAT(ShardNames(selection), ElementsAre("model.safetensors"));
+  EXPECT_THAT(
+      Ignored(selection),
+      ElementsAre(
+          "._model.safetensors: a hidden file",
+          "consolidated.1.safetensors: a directory, not a regular file",
+          "consolidated.safetensors: the consolidated layout, where the sharded one is taken",
+          "pytorch_model.bin: not safetensors: safetensors are beside it",
+          "pytorch_model.bin.index.json: an index that is not used: safetensors are beside it"));
+}
+
+TEST(FileSelectionTest, WhatIsNamedLikeAShardAndIsNoFileIsAnErrorWithoutAnIndex) {
+  const TemporaryDirectoryForTest directory;
+  directory.Write("model.safetensors", kShard);
   directory.MakeDirectory("dir.safetensors");
   ASSERT_EQ(mkfifo(directory.File("fifo.safetensors").c_str(), 0600), 0);
   const UniqueFd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -115,19 +132,19 @@ TEST(FileSelectionTest, SaysWhyFilesAreIgnored) {
   ASSERT_LT(socket_path.size(), sizeof(address.sun_path));
   std::memcpy(address.sun_path, socket_path.data(), socket_path.size());
   ASSERT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-
+  EXPECT_THAT(SelectFiles(directory.path()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("'dir.safetensors' is a directory, not a regular file"),
+                             HasSubstr("'fifo.safetensors' is a FIFO, not a regular file"),
+                             HasSubstr("'socket.safetensors' is a socket, not a regular file"),
+                             Not(HasSubstr("model.safetensors")))));
+  // An index knows what is meant.
+  directory.Write(kIndex, R"({"weight_map":{"a":"model.safetensors"}})");
   ASSERT_OK_AND_ASSIGN(const FileSelection selection, SelectFiles(directory.path()));
   EXPECT_THAT(ShardNames(selection), ElementsAre("model.safetensors"));
-  EXPECT_THAT(
-      Ignored(selection),
-      ElementsAre(
-          "._model.safetensors: a hidden file",
-          "consolidated.safetensors: the consolidated layout, where the sharded one is taken",
-          "dir.safetensors: a directory, not a regular file",
-          "fifo.safetensors: a FIFO, not a regular file",
-          "pytorch_model.bin: not safetensors: safetensors are beside it",
-          "pytorch_model.bin.index.json: an index that is not used: safetensors are beside it",
-          "socket.safetensors: a socket, not a regular file"));
+  EXPECT_THAT(Ignored(selection), ElementsAre("dir.safetensors: a directory, not a regular file",
+                                              "fifo.safetensors: a FIFO, not a regular file",
+                                              "socket.safetensors: a socket, not a regular file"));
 }
 
 TEST(FileSelectionTest, SaysWhatLooksLikeSafetensorsAndIsNone) {
@@ -407,8 +424,8 @@ TEST(FileSelectionTest, SaysWhatIsWrongWithThePath) {
               StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("link"), HasSubstr("'gone'"))));
   directory.MakeDirectory("empty/x.safetensors");
   EXPECT_THAT(SelectFiles(directory.File("empty")),
-              StatusIs(absl::StatusCode::kNotFound,
-                       AllOf(HasSubstr("no weights"), HasSubstr("'x.safetensors' (a directory"))));
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("'x.safetensors' is a directory, not a regular file")));
 }
 
 TEST(FileSelectionTest, CreatesNothing) {

@@ -286,6 +286,20 @@ std::vector<FaultKind> KindsOfIndexes() {
          }
          return said;
        }},
+      {"FIFO that no number asks for",
+       {Mode::kNoIndex, Mode::kBrokenIndex},
+       [](BrokenCheckpoint& checkpoint) {
+         const std::string name = absl::StrCat("pipe-", checkpoint.Serial(), ".safetensors");
+         EXPECT_EQ(mkfifo(checkpoint.Path(name).c_str(), 0600), 0);
+         return std::vector<std::string>{absl::StrCat("'", name, "' is a FIFO")};
+       }},
+      {"directory that no number asks for",
+       {Mode::kNoIndex, Mode::kBrokenIndex},
+       [](BrokenCheckpoint& checkpoint) {
+         const std::string name = absl::StrCat("tree-", checkpoint.Serial(), ".safetensors");
+         std::filesystem::create_directory(checkpoint.Path(name));
+         return std::vector<std::string>{absl::StrCat("'", name, "' is a directory")};
+       }},
       {"shard out of its own count",
        {Mode::kNoIndex, Mode::kBrokenIndex},
        [](BrokenCheckpoint& checkpoint) {

@@ -371,6 +371,21 @@ def test_what_is_named_like_a_shard_and_is_no_file_is_an_error_and_never_hangs(
     assert ("circle" if kind == "loop" else kind) in error
 
 
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file_beside_good_shards_is_an_error_for_every_command(
+    kind, cli, daemon, data_dir, need_root
+):
+    checkpoints.make_model(data_dir, shards=2, mib=2, index=False)
+    NO_FILES[kind](data_dir / "d.safetensors")
+    errors = []
+    for command in (["ls"], ["doctor"], ["stage", "--once"], ["load", "--ranks", "1"]):
+        finished = cli.run(*command, data_dir, "--json", code=1)
+        errors.append(finished.json.get("error") or finished.json["ranks"][0]["error"])
+    for error in errors:
+        assert "'d.safetensors'" in error
+        assert ("circle" if kind == "loop" else f"is a {kind}") in error
+
+
 def test_an_empty_directory_is_said_to_have_no_weights(load_fails, data_dir):
     assert "no weights" in load_fails(data_dir)
 
