@@ -3,6 +3,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -20,7 +21,6 @@
 #include "common/check.h"
 #include "common/loopback_address.h"
 #include "common/socket_path.h"
-#include "common/status_macros.h"
 #include "common/units.h"
 #include "daemon/config_file.h"
 
@@ -334,12 +334,16 @@ size_t IndexOf(absl::string_view name) {
       std::begin(kSettings));
 }
 
+std::string PlainVariableOf(absl::string_view name) {
+  return absl::StrCat(kEnvironmentPrefix,
+                      absl::AsciiStrToUpper(absl::StrReplaceAll(name, {{"-", "_"}})));
+}
+
 std::string VariableOf(absl::string_view name) {
   // The variables that lead clients to the daemon lead the daemon to its place.
   if (name == "socket") return kSocketPathVariable;
   if (name == "admin-socket") return kAdminSocketPathVariable;
-  return absl::StrCat(kEnvironmentPrefix,
-                      absl::AsciiStrToUpper(absl::StrReplaceAll(name, {{"-", "_"}})));
+  return PlainVariableOf(name);
 }
 
 // A value of a setting that some source gave.
@@ -352,6 +356,8 @@ struct GivenValue {
 // Values in rising order of precedence, and all that is wrong so far.
 struct Gathering {
   std::vector<GivenValue> values;
+  // Some source could not be read in full: settings without a value may have one in it.
+  bool partial = false;
   std::vector<std::string> errors;
   std::vector<std::string> warnings;
 };
@@ -359,6 +365,10 @@ struct Gathering {
 // What the command line says.
 struct CommandLine {
   std::vector<GivenValue> values;
+  // What is wrong with it, but for values.
+  std::vector<std::string> errors;
+  // The parser stopped at an error; further flags may stand behind it.
+  bool partial = false;
   std::optional<std::string> config_file;
   bool print_config = false;
   // --help or --version.
@@ -384,8 +394,14 @@ void AddOptions(CLI::App& app, std::map<size_t, std::string>& flags, std::string
   app.set_version_flag("--version", absl::StrCat("forestaged ", DaemonVersion()));
 }
 
+// What was given for a flag. Also where CLI11 stopped at another one, and has set no variable yet.
+std::optional<std::string> GivenText(const CLI::App& app, const std::string& flag) {
+  const std::vector<std::string>& given = app.get_option(flag)->results();
+  return given.empty() ? std::nullopt : std::optional<std::string>(given.back());
+}
+
 // CLI11 reports by exceptions; they end here.
-absl::StatusOr<CommandLine> ReadCommandLine(const std::vector<std::string>& arguments) {
+CommandLine ReadCommandLine(const std::vector<std::string>& arguments) {
   CommandLine line;
   std::map<size_t, std::string> flags;
   std::string config_file;
@@ -404,20 +420,21 @@ absl::StatusOr<CommandLine> ReadCommandLine(const std::vector<std::string>& argu
     line.text = app.help();
     return line;
   } catch (const CLI::Error& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("command line: ", error.what(), kCommandLineAdvice));
+    line.errors.push_back(absl::StrCat("command line: ", error.what(), kCommandLineAdvice));
+    line.partial = true;
   }
   // CLI11's own message has them in the wrong order.
   if (const std::vector<std::string> unknown = app.remaining(); !unknown.empty()) {
-    return absl::InvalidArgumentError(
+    line.errors.push_back(
         absl::StrCat("command line: unknown: ", absl::StrJoin(unknown, " "), kCommandLineAdvice));
   }
   for (size_t i = 0; i < kSettingCount; ++i) {
     const std::string flag = absl::StrCat("--", kSettings[i].name);
-    if (app.count(flag) == 0) continue;
-    line.values.push_back({i, flags[i], absl::StrCat("flag ", flag)});
+    if (std::optional<std::string> text = GivenText(app, flag); text.has_value()) {
+      line.values.push_back({i, *std::move(text), absl::StrCat("flag ", flag)});
+    }
   }
-  if (app.count(kConfigFlag) != 0) line.config_file = config_file;
+  line.config_file = GivenText(app, kConfigFlag);
   return line;
 }
 
@@ -433,10 +450,12 @@ void GatherFile(const std::string& path, bool must_exist, Gathering& gathering) 
   const absl::StatusOr<std::string> bytes = ReadConfigFile(path);
   if (!bytes.ok()) {
     if (absl::IsNotFound(bytes.status()) && !must_exist) return;
+    gathering.partial = true;
     gathering.errors.push_back(absl::StrCat("file ", bytes.status().message()));
     return;
   }
   const ConfigFileText text = ParseConfigFile(*bytes);
+  gathering.partial = gathering.partial || !text.errors.empty();
   for (const std::string& error : text.errors) {
     gathering.errors.push_back(absl::StrCat(source, ", ", error));
   }
@@ -452,6 +471,16 @@ void GatherFile(const std::string& path, bool must_exist, Gathering& gathering) 
   }
 }
 
+// What is to be added about a variable that is none, but has the name that its setting would have
+// if it were like all others; empty for all others.
+std::string VariableMeant(absl::string_view variable) {
+  for (const Setting& setting : kSettings) {
+    if (variable != PlainVariableOf(setting.name)) continue;
+    return absl::StrCat("; the variable of ", setting.name, " is ", VariableOf(setting.name));
+  }
+  return "";
+}
+
 void GatherEnvironment(const std::vector<std::string>& environment, Gathering& gathering) {
   for (const std::string& entry : environment) {
     const size_t equals = entry.find('=');
@@ -463,8 +492,9 @@ void GatherEnvironment(const std::vector<std::string>& environment, Gathering& g
     if (setting == std::end(kSettings)) {
       if (!absl::StartsWith(variable, kEnvironmentPrefix)) continue;
       // Not an error: Kubernetes gives every container variables named after its services.
-      gathering.warnings.push_back(
-          absl::StrCat("environment variable ", variable, " is no setting and is ignored"));
+      gathering.warnings.push_back(absl::StrCat("environment variable ", variable,
+                                                " is no setting and is ignored",
+                                                VariableMeant(variable)));
       continue;
     }
     gathering.values.push_back({static_cast<size_t>(setting - std::begin(kSettings)),
@@ -483,6 +513,8 @@ std::optional<std::string> FindVariable(const std::vector<std::string>& environm
 
 Gathering GatherValues(const StartInputs& inputs, CommandLine line) {
   Gathering gathering;
+  gathering.partial = line.partial;
+  gathering.errors = std::move(line.errors);
   std::optional<std::string> config_file = std::move(line.config_file);
   if (!config_file.has_value()) config_file = FindVariable(inputs.environment, kConfigVariable);
   GatherFile(config_file.value_or(inputs.config_file_default), config_file.has_value(), gathering);
@@ -491,7 +523,9 @@ Gathering GatherValues(const StartInputs& inputs, CommandLine line) {
   return gathering;
 }
 
-void ApplyValues(Gathering& gathering, StartRequest& request) {
+// Returns the settings of which no source, or not the one that counts, has a value that is allowed.
+std::set<absl::string_view> ApplyValues(Gathering& gathering, StartRequest& request) {
+  std::set<absl::string_view> wrong;
   request.settings.resize(kSettingCount);
   for (size_t i = 0; i < kSettingCount; ++i) {
     request.settings[i].name = std::string(kSettings[i].name);
@@ -503,20 +537,27 @@ void ApplyValues(Gathering& gathering, StartRequest& request) {
       gathering.errors.push_back(absl::StrCat(
           setting.name, " (", value.source, ") is '", value.text, "'; allowed: ", setting.allowed,
           setting.placeholder == kSizePlaceholder ? kSizeWords : ""));
+      wrong.insert(setting.name);
       continue;
     }
+    wrong.erase(setting.name);
     request.settings[value.setting_index].source = value.source;
   }
   for (size_t i = 0; i < kSettingCount; ++i) {
     request.settings[i].value = kSettings[i].format(request.config);
   }
+  return wrong;
 }
 
-// Settings that are each allowed, but not together.
-void CheckTogether(const StartRequest& request, std::vector<std::string>& errors) {
+// Settings that are each allowed, but not together. Those in `wrong` have a value that nobody gave.
+void CheckTogether(const StartRequest& request, const std::set<absl::string_view>& wrong,
+                   std::vector<std::string>& errors) {
   const EffectiveSetting& extent = request.settings[IndexOf("extent-size")];
   const auto check = [&](absl::string_view name, uint64_t bytes) {
-    if (bytes >= request.config.extent_bytes) return;
+    if (bytes >= request.config.extent_bytes || wrong.count(name) > 0 ||
+        wrong.count(extent.name) > 0) {
+      return;
+    }
     const EffectiveSetting& setting = request.settings[IndexOf(name)];
     errors.push_back(absl::StrCat(setting.name, " (", setting.source, ") is '", setting.value,
                                   "'; allowed: at least ", extent.name, ", which is ", extent.value,
@@ -529,8 +570,9 @@ void CheckTogether(const StartRequest& request, std::vector<std::string>& errors
     check("read-bytes-per-second-max", rate);
   }
   const Config& config = request.config;
-  if (config.admin_socket_path == config.socket_path ||
-      config.admin_socket_path == DescriptorSocketPath(config.socket_path)) {
+  const bool known = wrong.count("socket") == 0 && wrong.count("admin-socket") == 0;
+  if (known && (config.admin_socket_path == config.socket_path ||
+                config.admin_socket_path == DescriptorSocketPath(config.socket_path))) {
     const EffectiveSetting& setting = request.settings[IndexOf("admin-socket")];
     errors.push_back(absl::StrCat(setting.name, " (", setting.source, ") is '", setting.value,
                                   "'; allowed: a path that is not one of the ranks' two sockets"));
@@ -606,7 +648,7 @@ absl::string_view ReadOrderName(ReadOrder order) {
 absl::string_view DaemonVersion() { return FORESTAGE_VERSION; }
 
 absl::StatusOr<StartRequest> ReadStartRequest(const StartInputs& inputs) {
-  ASSIGN_OR_RETURN(CommandLine line, ReadCommandLine(inputs.arguments));
+  CommandLine line = ReadCommandLine(inputs.arguments);
   StartRequest request;
   if (line.text.has_value()) {
     request.text = std::move(line.text);
@@ -614,8 +656,8 @@ absl::StatusOr<StartRequest> ReadStartRequest(const StartInputs& inputs) {
   }
   const bool print_config = line.print_config;
   Gathering gathering = GatherValues(inputs, std::move(line));
-  ApplyValues(gathering, request);
-  if (gathering.errors.empty()) CheckTogether(request, gathering.errors);
+  const std::set<absl::string_view> wrong = ApplyValues(gathering, request);
+  if (!gathering.partial) CheckTogether(request, wrong, gathering.errors);
   if (!gathering.errors.empty()) {
     return absl::InvalidArgumentError(absl::StrJoin(gathering.errors, "\n"));
   }

@@ -224,6 +224,40 @@ TEST_F(ConfigTest, NamesAllWrongSettingsAtOnceAlsoOverriddenOnes) {
                              HasSubstr("sessions-max (environment "))));
 }
 
+TEST_F(ConfigTest, WhatIsUnknownHidesNothingElseThatIsWrong) {
+  WriteFile("surprise = 1\nlanes-max = 65\n");
+  const absl::Status status = Read({"--bogus", "1", "--extent-size=3MiB",
+                                    "--node-in-flight-max=4MiB", "--in-flight-max=4MiB"},
+                                   {"FORESTAGED_SESSIONS_MAX=x"})
+                                  .status();
+  const std::vector<std::string> lines = absl::StrSplit(status.message(), '\n');
+  // Nothing is said of the two that are smaller than an extent, since nobody knows what it is.
+  EXPECT_THAT(lines,
+              ElementsAre(HasSubstr("unknown: --bogus 1"), HasSubstr("'surprise' is unknown"),
+                          HasSubstr("lanes-max (file "), HasSubstr("sessions-max (environment "),
+                          HasSubstr("extent-size (flag ")));
+}
+
+TEST_F(ConfigTest, WhatIsUnknownHidesNoPairOfSettings) {
+  WriteFile("surprise = 1\n");
+  EXPECT_THAT(Read({"--bogus", "--lanes-max=0", "--node-in-flight-max=4MiB"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("--bogus"), HasSubstr("'surprise'"), HasSubstr("lanes-max"),
+                             HasSubstr("node-in-flight-max (flag --node-in-flight-max) is"))));
+}
+
+TEST_F(ConfigTest, AFlagThatCannotBeParsedHidesNoWrongValue) {
+  WriteFile("reader = mmap\n");
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"--extent-size=3MiB", "--lanes-max"},
+        std::vector<std::string>{"--lanes-max=1", "--extent-size=3MiB", "--lanes-max=2"}}) {
+    EXPECT_THAT(Read(arguments),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("command line: --lanes-max"), HasSubstr("reader (file "),
+                               HasSubstr("extent-size (flag --extent-size) is '3MiB'"))));
+  }
+}
+
 TEST_F(ConfigTest, ChecksSettingsTogether) {
   EXPECT_THAT(Read({"--extent-size=512MiB"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -328,7 +362,21 @@ TEST_F(ConfigTest, WarnsOfVariablesThatLookLikeSettings) {
   ASSERT_OK_AND_ASSIGN(const StartRequest request,
                        Read({}, {"FORESTAGED_LANES=3", "FORESTAGE_LAUNCH_NONCE=x",
                                  "FORESTAGED_CONFIG=" + std::string("/dev/null")}));
-  EXPECT_THAT(request.warnings, ElementsAre(HasSubstr("FORESTAGED_LANES ")));
+  EXPECT_THAT(request.warnings, ElementsAre(AllOf(HasSubstr("FORESTAGED_LANES "),
+                                                  Not(HasSubstr("the variable of")))));
+}
+
+TEST_F(ConfigTest, WarningsOfTheSocketsVariablesNameThoseThatCount) {
+  ASSERT_OK_AND_ASSIGN(
+      const StartRequest request,
+      Read({}, {"FORESTAGED_SOCKET=/tmp/a.sock", "FORESTAGED_ADMIN_SOCKET=/tmp/b.sock"}));
+  EXPECT_THAT(
+      request.warnings,
+      ElementsAre("environment variable FORESTAGED_SOCKET is no setting and is ignored; the "
+                  "variable of socket is FORESTAGE_SOCKET",
+                  "environment variable FORESTAGED_ADMIN_SOCKET is no setting and is ignored; the "
+                  "variable of admin-socket is FORESTAGE_ADMIN_SOCKET"));
+  EXPECT_EQ(Find(request, "socket").source, "default");
 }
 
 TEST_F(ConfigTest, WarnsOfSettingsThatLimitNothingOrEverything) {
