@@ -11,6 +11,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "client/cli/byte_format.h"
 #include "client/cli/demo_command.h"
 #include "client/cli/doctor_command.h"
@@ -76,16 +78,24 @@ constexpr uint64_t kShardsMax = 16384;
 // How long a command may take to end in order when a signal has come.
 constexpr absl::Duration kOrderlyEndPatience = absl::Milliseconds(1500);
 
+// A check of CLI11 for what names something, where an empty answer means that the text is fine.
+// Empty is mostly a variable that is not set.
+std::string CheckNotEmpty(const std::string& text) {
+  return text.empty() ? "the argument is empty (is a variable not set?)" : "";
+}
+
 // They stand before and after the command's name alike.
 void AddGlobalOptions(CLI::App& app, GlobalOptions& global) {
   app.add_option("--socket", global.socket_path,
                  absl::StrCat("The daemon's socket [$", kSocketPathVariable, ", else ",
                               kSocketPathDefault, "]"))
+      ->check(CheckNotEmpty)
       ->type_name("PATH");
   app.add_option(
          "--admin-socket", global.admin_socket_path,
          absl::StrCat("The daemon's socket for administrators, for status [$",
                       kAdminSocketPathVariable, ", else the daemon's socket with .admin behind]"))
+      ->check(CheckNotEmpty)
       ->type_name("PATH");
   app.add_option("--daemon-user", global.daemon_user,
                  absl::StrCat("The user that the daemon runs as, by name or number, where that is "
@@ -127,7 +137,9 @@ void AddLs(CLI::App& app, Parsed& parsed) {
                                  "  forestage ls /models/llama\n"
                                  "  forestage ls /models/llama model.layers.0.\n"
                                  "  forestage ls --json /models/llama\n");
-  command->add_option("DIR", parsed.ls.directory, "Directory of the checkpoint")->required();
+  command->add_option("DIR", parsed.ls.directory, "Directory of the checkpoint")
+      ->required()
+      ->check(CheckNotEmpty);
   command->add_option("PREFIX", parsed.ls.prefix, "Only tensors whose name begins so");
   command->callback([&parsed] {
     parsed.run = [&] {
@@ -142,7 +154,9 @@ void AddStage(CLI::App& app, Parsed& parsed) {
                                  "Bring a checkpoint into memory and hold it there until Ctrl-C",
                                  "  forestage stage /models/llama\n"
                                  "  forestage stage --once --json /models/llama\n");
-  command->add_option("DIR", parsed.stage.directory, "Directory of the checkpoint")->required();
+  command->add_option("DIR", parsed.stage.directory, "Directory of the checkpoint")
+      ->required()
+      ->check(CheckNotEmpty);
   command->add_flag("--once", parsed.stage.once, "Leave when all is in memory");
   command->callback([&parsed] {
     parsed.needs_daemon = true;
@@ -179,7 +193,9 @@ void AddLoad(CLI::App& app, Parsed& parsed) {
       "  forestage load /models/llama --ranks 8 --share rows --verify\n"
       "  forestage load /models/llama --ranks 2 --no-daemon --digests sums.txt --json\n");
   LoadOptions& load = parsed.load;
-  command->add_option("DIR", load.directory, "Directory of the checkpoint")->required();
+  command->add_option("DIR", load.directory, "Directory of the checkpoint")
+      ->required()
+      ->check(CheckNotEmpty);
   command->add_option("--ranks", load.ranks, "Number of rank processes")
       ->required()
       ->check(CheckCount(kRanksMax))
@@ -192,10 +208,12 @@ void AddLoad(CLI::App& app, Parsed& parsed) {
   command
       ->add_option("--digests", load.digests_path,
                    "Write a line 'rank name sha256' for every slice to this file")
+      ->check(CheckNotEmpty)
       ->type_name("FILE");
   command->add_flag("--own", load.own,
                     "Each rank copies every slice into memory of its own and keeps it to the end");
   command->add_option("--group", load.group_name, "Name of the group [a name of its own]")
+      ->check(CheckNotEmpty)
       ->type_name("NAME");
   command->callback([&parsed] {
     parsed.load.share = *ShareFromName(parsed.share);
@@ -252,7 +270,9 @@ void AddDoctor(CLI::App& app, Parsed& parsed) {
       "It reads up to 8 MiB on each mount, and may drop one file there from memory.\n"
       "Weaknesses are no failure: 0 when every mount was tested, 1 when a mount fails or\n"
       "does not answer.\n");
-  command->add_option("DIR", parsed.doctor.directory, "Directory of the checkpoint")->required();
+  command->add_option("DIR", parsed.doctor.directory, "Directory of the checkpoint")
+      ->required()
+      ->check(CheckNotEmpty);
   command->callback([&parsed] {
     parsed.asks_daemon = true;
     parsed.run = [&] {
@@ -279,7 +299,8 @@ void AddDemo(CLI::App& app, Parsed& parsed) {
                  "  forestage demo /tmp/moe --arch mixtral --size 4GiB --shards 8\n");
   DemoOptions& demo = parsed.demo;
   command->add_option("DIR", demo.directory, "Directory to write into; made when it is missing")
-      ->required();
+      ->required()
+      ->check(CheckNotEmpty);
   command->add_option("--size", parsed.demo_size, "About so many bytes of tensors")
       ->check(CheckSize)
       ->type_name("SIZE")
@@ -348,6 +369,19 @@ bool WantsJson(int argc, char** argv) {
   return false;
 }
 
+// For `--name=` with nothing behind CLI11 would take the next argument, whatever that is. Empty:
+// there is none.
+std::string EmptyValueText(int argc, char** argv) {
+  for (int i = 1; i < argc && absl::string_view(argv[i]) != "--"; ++i) {
+    absl::string_view name = argv[i];
+    if (absl::StartsWith(name, "--") && absl::ConsumeSuffix(&name, "=") &&
+        !absl::StrContains(name, '=')) {
+      return absl::StrCat(name, ": ", CheckNotEmpty(""));
+    }
+  }
+  return "";
+}
+
 // CLI11 asks for a command where it was given a word that is none.
 std::string UsageText(const CLI::App& app, const CLI::ParseError& error) {
   // In their order, which CLI11's own message turns round.
@@ -379,6 +413,10 @@ ExitCode Run(int argc, char** argv) {
   AddDoctor(app, parsed);
   AddDemo(app, parsed);
   AddVersion(app, parsed);
+  if (const std::string empty = EmptyValueText(argc, argv); !empty.empty()) {
+    parsed.global.json = WantsJson(argc, argv);
+    return Fail(parsed.global, ExitCode::kUsage, absl::StrCat(empty, "; see forestage --help"));
+  }
   // CLI11 reports by exceptions; they end here.
   try {
     app.parse(argc, argv);

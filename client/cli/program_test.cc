@@ -254,6 +254,36 @@ TEST_F(ProgramTest, NumbersThatAreNoneNameWhatIsAllowed) {
   EXPECT_FALSE(std::filesystem::exists(directory_.File("d")));
 }
 
+TEST_F(ProgramTest, AnEmptyArgumentIsOneErrorThatSaysSoAndNothingIsDone) {
+  const std::string directory = directory_.path();
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{"ls", ""}, "DIR"},
+      {{"doctor", ""}, "DIR"},
+      {{"stage", "--once", ""}, "DIR"},
+      {{"load", "", "--ranks", "1"}, "DIR"},
+      {{"load", "", "--ranks", "2"}, "DIR"},
+      {{"load", "--ranks", "2", ""}, "DIR"},
+      {{"demo", ""}, "DIR"},
+      {{"ls", "--socket", "", directory}, "--socket"},
+      {{"--socket", "", "ls", directory}, "--socket"},
+      {{"status", "--socket="}, "--socket"},
+      {{"ls", "--socket=", directory}, "--socket"},
+      {{"status", "--admin-socket", ""}, "--admin-socket"},
+      {{"load", directory, "--ranks", "1", "--group", ""}, "--group"},
+      {{"load", directory, "--ranks", "1", "--digests", ""}, "--digests"},
+  };
+  for (const auto& [arguments, name] : cases) {
+    const RunOutcome outcome = Forestage(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+    EXPECT_EQ(outcome.err, "forestage: " + name +
+                               ": the argument is empty (is a variable not set?); see forestage "
+                               "--help\n");
+    EXPECT_EQ(outcome.out, "");
+  }
+  const std::string demo = MakeDemo("llama");
+  EXPECT_EQ(Forestage({"ls", demo, ""}).out, Forestage({"ls", demo}).out);
+}
+
 TEST_F(ProgramTest, ArgumentsThatAreNotExpectedAreNamedInTheirOrder) {
   EXPECT_THAT(Forestage({"ls", "a", "b", "--bogus", "c"}).err,
               HasSubstr("not expected here: --bogus c;"));
