@@ -93,8 +93,8 @@ std::string NotReadableText(const GlobalOptions& global, const std::string& dire
       DaemonStub::ForAdministrators(global).GetStatus(absl::Now() + kStatusTimeout);
   std::vector<std::string> errors;
   if (status.ok()) errors = ReadErrorsOf(*status, group);
-  return absl::StrCat("the daemon cannot read ", FormatBytes(failed_bytes), " of ", directory, ": ",
-                      errors.empty() ? "see its log" : absl::StrJoin(errors, "; "));
+  return absl::StrCat("the daemon cannot hold ", FormatBytes(failed_bytes), " of ", directory,
+                      " in memory: ", errors.empty() ? "see its log" : absl::StrJoin(errors, "; "));
 }
 
 std::string StagedText(const std::string& directory, const StagingStatus& staging, double seconds) {

@@ -17,7 +17,7 @@ constexpr absl::Duration kAnswerTimeout = absl::Seconds(5);
 
 std::string StateText(const DaemonCheckpointRow& checkpoint) {
   if (checkpoint.failed_bytes > 0)
-    return absl::StrCat(FormatBytes(checkpoint.failed_bytes), " NOT READABLE");
+    return absl::StrCat(FormatBytes(checkpoint.failed_bytes), " FAILED");
   return checkpoint.complete ? "staged" : "staging";
 }
 
@@ -62,7 +62,7 @@ std::string CheckpointText(const DaemonCheckpointRow& checkpoint) {
                                   FormatCount(checkpoint.shard_count, "shard"), ", ",
                                   FormatBytes(checkpoint.total_bytes), "\n");
   for (const std::string& error : checkpoint.read_errors)
-    absl::StrAppend(&text, "  read error: ", error, "\n");
+    absl::StrAppend(&text, "  failed: ", error, "\n");
   if (!checkpoint.sessions.empty()) absl::StrAppend(&text, SessionsText(checkpoint));
   return text;
 }

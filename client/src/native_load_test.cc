@@ -332,7 +332,8 @@ TEST(NativeLoadTest, NeverGivesBytesOfAFileThatWasWrittenTo) {
                                    std::filesystem::last_write_time(path) + std::chrono::hours(1));
   const auto changed =
       StatusIs(absl::StatusCode::kFailedPrecondition,
-               AllOf(HasSubstr(path), HasSubstr("was changed since it was opened")));
+               AllOf(HasSubstr(path), HasSubstr("was changed since it was opened: it was written "
+                                                "to")));
   EXPECT_THAT(whole.View(), changed);
   EXPECT_THAT(whole.CopyTo(absl::MakeSpan(bytes)), changed);
   EXPECT_THAT(columns.CopyTo(absl::MakeSpan(packed)), changed);

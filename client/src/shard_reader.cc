@@ -16,6 +16,7 @@
 #include "common/cached_bytes.h"
 #include "common/check.h"
 #include "common/errno_status.h"
+#include "common/file_change.h"
 #include "common/file_time.h"
 #include "common/interruptions.h"
 #include "common/status_macros.h"
@@ -77,11 +78,10 @@ absl::StatusOr<struct stat> LookAgain(const OpenShard& shard) {
 }
 
 absl::Status ChangedError(const OpenShard& shard, const struct stat& now) {
-  const bool written = NanosecondsOf(now.st_mtim) != shard.mtime_ns;
-  return absl::FailedPreconditionError(
-      absl::StrCat(shard.path, ": the file was changed since it was opened (", now.st_size,
-                   " bytes now, ", shard.bytes, " then", written ? ", written at another time" : "",
-                   "); load the checkpoint again once nothing writes to it"));
+  return absl::FailedPreconditionError(FileChangedMessage(
+      shard.path, "it was opened", {.bytes = shard.bytes, .mtime_ns = shard.mtime_ns},
+      {.bytes = static_cast<uint64_t>(now.st_size), .mtime_ns = NanosecondsOf(now.st_mtim)},
+      "load the checkpoint again once nothing writes to it"));
 }
 
 absl::Status CheckNotWritten(const OpenShard& shard, const struct stat& now) {

@@ -16,6 +16,7 @@
 #include "common/cached_bytes.h"
 #include "common/check.h"
 #include "common/errno_status.h"
+#include "common/file_change.h"
 #include "common/file_system_magic.h"
 #include "common/file_time.h"
 #include "common/status_macros.h"
@@ -115,8 +116,8 @@ CacheIdentity IdentityOf(const struct stat& stat_buffer) {
 
 absl::StatusOr<struct statx> StatWithoutServer(const std::string& name, int fd) {
   struct statx buffer = {};
-  if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_SIZE | STATX_MTIME | STATX_CTIME,
-            &buffer) != 0) {
+  if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC,
+            STATX_SIZE | STATX_MTIME | STATX_CTIME | STATX_NLINK, &buffer) != 0) {
     return ErrnoStatus(errno, absl::StrCat("statx of ", name));
   }
   return buffer;
@@ -176,9 +177,15 @@ absl::Status ShardFile::CheckUnchanged() const {
       ctime_ns == identity_.ctime_ns) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat(name_, ": the file was changed since it was opened (", now.stx_size,
-                   " bytes now, ", identity_.bytes, " then)"));
+  return absl::FailedPreconditionError(FileChangedMessage(
+      name_, "it was opened",
+      {.bytes = identity_.bytes, .mtime_ns = identity_.mtime_ns, .ctime_ns = identity_.ctime_ns},
+      {.bytes = now.stx_size,
+       .mtime_ns = mtime_ns,
+       .ctime_ns = ctime_ns,
+       .links = now.stx_nlink > 0 ? 1u : 0u},
+      "what was staged of it counts no longer: stage or load the checkpoint again once nothing "
+      "changes it"));
 }
 
 absl::StatusOr<uint64_t> ShardFile::CurrentBytes() const {

@@ -22,6 +22,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr uid_t kStranger = 65533;
 
@@ -99,9 +100,30 @@ TEST_F(ShardFileTest, SeesThatItsFileWasChanged) {
   ASSERT_EQ(truncate(path.c_str(), 9000), 0);
   EXPECT_THAT(file->CheckUnchanged(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("model.safetensors"), HasSubstr("9000"))));
+                       AllOf(HasSubstr("model.safetensors"),
+                             HasSubstr("it has 9000 bytes now and had 10000; "))));
   ASSERT_OK_AND_ASSIGN(const uint64_t bytes, file->CurrentBytes());
   EXPECT_EQ(bytes, 9000u);
+}
+
+TEST_F(ShardFileTest, SaysThatItsFileWasDeleted) {
+  const std::string path = Write(10000);
+  ASSERT_OK_AND_ASSIGN(const auto file, Open(path));
+  const UniqueFd open_file = OpenForTest(path, O_RDONLY);
+  struct stat before = {};
+  ASSERT_EQ(fstat(open_file.get(), &before), 0);
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  // Until the clock that stamps files has moved on.
+  struct stat now = before;
+  while (now.st_ctim.tv_sec == before.st_ctim.tv_sec &&
+         now.st_ctim.tv_nsec == before.st_ctim.tv_nsec) {
+    ASSERT_EQ(fchmod(open_file.get(), 0600), 0);
+    ASSERT_EQ(fstat(open_file.get(), &now), 0);
+  }
+  EXPECT_THAT(file->CheckUnchanged(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("it was deleted"), HasSubstr("stage or load"),
+                             Not(HasSubstr("10000")))));
 }
 
 TEST_F(ShardFileTest, SeesThatItsFileWasWrittenInPlaceWithItsTimeSetBack) {
@@ -123,7 +145,8 @@ TEST_F(ShardFileTest, SeesThatItsFileWasWrittenInPlaceWithItsTimeSetBack) {
     ASSERT_EQ(now.st_mtim.tv_nsec, before.st_mtim.tv_nsec);
   }
   EXPECT_THAT(file->CheckUnchanged(),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("changed")));
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("changed"), HasSubstr("modification time set back"))));
 }
 
 TEST_F(ShardFileTest, TellsWhichPagesAreMissing) {
