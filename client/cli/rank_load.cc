@@ -136,7 +136,10 @@ absl::Status RankLoad::LoadAll() {
     if (!result_.first_tensor_seconds.has_value() && !loaded->bytes.empty()) {
       result_.first_tensor_seconds = absl::ToDoubleSeconds(clock_->elapsed());
     }
-    RETURN_IF_ERROR(CheckAndTell(planned, loaded->bytes));
+    if (absl::Status checked = CheckAndTell(planned, loaded->bytes); !checked.ok()) {
+      failed.emplace(ShardOf(planned), std::move(checked));
+      continue;
+    }
     session_->MarkConsumed(planned.tensor_index);
   }
   std::vector<absl::Status> errors;

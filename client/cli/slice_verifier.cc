@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include <sys/stat.h>
 
 #include "common/errno_status.h"
 #include "common/file_open.h"
+#include "common/file_time.h"
 #include "common/interruptions.h"
 #include "common/status_macros.h"
 #include "common/units.h"
@@ -20,22 +22,67 @@ namespace {
 
 constexpr size_t kBufferBytes = kMiB;
 
+// nullopt with errno.
+std::optional<FileStamp> LookAtStamp(const std::string& path) {
+  struct stat now = {};
+  if (stat(path.c_str(), &now) != 0) return std::nullopt;
+  return FileStamp{.device = now.st_dev,
+                   .inode = now.st_ino,
+                   .bytes = static_cast<uint64_t>(now.st_size),
+                   .mtime_ns = NanosecondsOf(now.st_mtim),
+                   .ctime_ns = NanosecondsOf(now.st_ctim),
+                   .links = now.st_nlink};
+}
+
 }  // namespace
 
 SliceVerifier::SliceVerifier(std::shared_ptr<const LocalCatalog> catalog)
-    : catalog_(std::move(catalog)), buffer_(kBufferBytes) {}
+    : catalog_(std::move(catalog)), buffer_(kBufferBytes) {
+  for (const SelectedShard& shard : catalog_->selection().shards) {
+    stamps_.push_back(LookAtStamp(shard.path));
+  }
+}
 
 absl::Status SliceVerifier::OpenShard(size_t shard_index) {
   if (open_shard_ == shard_index) return absl::OkStatus();
   const std::string& path = catalog_->selection().shards[shard_index].path;
   open_shard_.reset();
   file_ = OpenForReading(path);
-  if (!file_.valid()) return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
+  if (!file_.valid()) {
+    return ErrnoStatus(errno,
+                       absl::StrCat("cannot open ", path, ", which was there when the load began"));
+  }
   open_shard_ = shard_index;
   return absl::OkStatus();
 }
 
+absl::Status SliceVerifier::CheckUnchanged(size_t shard_index) const {
+  const std::string& path = catalog_->selection().shards[shard_index].path;
+  const std::optional<FileStamp>& then = stamps_[shard_index];
+  const std::optional<FileStamp> now = LookAtStamp(path);
+  if (!now.has_value()) {
+    return ErrnoStatus(
+        errno, absl::StrCat("cannot look at ", path, ", which was there when the load began"));
+  }
+  if (!then.has_value() || FileChangeText(*then, *now).empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(FileChangedMessage(
+      path, "the load began", *then, *now,
+      "nobody can tell whether the right bytes were loaded: load again once nothing changes it"));
+}
+
 absl::StatusOr<std::optional<std::string>> SliceVerifier::FindDifference(
+    const TensorInfo& tensor, absl::Span<const Range> rows, absl::Span<const std::byte> bytes) {
+  ASSIGN_OR_RETURN(std::optional<std::string> difference, Compare(tensor, rows, bytes));
+  if (!difference.has_value()) return difference;
+  if (const std::optional<size_t> index = catalog_->view().Find(tensor.name); index.has_value()) {
+    RETURN_IF_ERROR(CheckUnchanged(catalog_->view().tensor(*index).shard_index));
+    return difference;
+  }
+  for (size_t i = 0; i < stamps_.size(); ++i) RETURN_IF_ERROR(CheckUnchanged(i));
+  return difference;
+}
+
+absl::StatusOr<std::optional<std::string>> SliceVerifier::Compare(
     const TensorInfo& tensor, absl::Span<const Range> rows, absl::Span<const std::byte> bytes) {
   const CatalogView& view = catalog_->view();
   const std::optional<size_t> index = view.Find(tensor.name);

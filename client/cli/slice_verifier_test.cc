@@ -2,6 +2,10 @@
 
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +22,7 @@
 namespace forestage {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Optional;
 
@@ -87,11 +92,43 @@ TEST_F(SliceVerifierTest, TakesAWrongLengthForADifference) {
   EXPECT_THAT(difference, Optional(HasSubstr("14 bytes were delivered instead of 16")));
 }
 
-TEST_F(SliceVerifierTest, TakesATruncatedFileForADifference) {
-  ASSERT_EQ(truncate(path_.c_str(), static_cast<off_t>(Tensor("b").begin + 4)), 0);
-  ASSERT_OK_AND_ASSIGN(const std::optional<std::string> difference,
-                       verifier_->FindDifference(Tensor("b"), {}, Expected("b", 0, 16)));
-  EXPECT_THAT(difference, Optional(HasSubstr("ends at")));
+TEST_F(SliceVerifierTest, ATruncatedFileIsAChangeAndNoDifference) {
+  const uint64_t bytes = Tensor("b").begin + 4;
+  ASSERT_EQ(truncate(path_.c_str(), static_cast<off_t>(bytes)), 0);
+  EXPECT_THAT(verifier_->FindDifference(Tensor("b"), {}, Expected("b", 0, 16)),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr(path_), HasSubstr("changed since the load began"),
+                             HasSubstr("it has " + std::to_string(bytes) + " bytes now"))));
+}
+
+TEST_F(SliceVerifierTest, AFileThatWasWrittenToIsAChangeAndNoDifference) {
+  std::fstream file(path_, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-1, std::ios::end);
+  file.put('x');
+  file.close();
+  // Whatever the clock's resolution.
+  std::filesystem::last_write_time(path_,
+                                   std::filesystem::last_write_time(path_) + std::chrono::hours(1));
+  const std::string last = Tensor("b").begin > Tensor("a").begin ? "b" : "a";
+  const size_t bytes = last == "b" ? 16 : 6 * kMiB;
+  EXPECT_THAT(verifier_->FindDifference(Tensor(last), {}, Expected(last, 0, bytes)),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("changed since the load began"),
+                             HasSubstr("it was written to"), HasSubstr("load again"))));
+}
+
+TEST_F(SliceVerifierTest, AFileThatWasReplacedIsAChangeAndNoDifference) {
+  const std::string other = directory_.File("other");
+  EXPECT_OK(WriteDemoShard(other, {{"c", {3, kMiB}}, {"d", {8}}}, [](uint64_t) { return true; }));
+  ASSERT_EQ(rename(other.c_str(), path_.c_str()), 0);
+  EXPECT_THAT(verifier_->FindDifference(Tensor("b"), {}, Expected("b", 0, 16)),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr(path_), HasSubstr("another file has its name now"))));
+  ASSERT_EQ(unlink(path_.c_str()), 0);
+  SliceVerifier late(local_);
+  EXPECT_THAT(late.FindDifference(Tensor("b"), {}, Expected("b", 0, 16)),
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(HasSubstr(path_), HasSubstr("was there when the load began"))));
 }
 
 }  // namespace
