@@ -24,5 +24,20 @@ TEST(Utf8TextTest, EscapesBytesThatAreNoText) {
   EXPECT_NE(Utf8Text("\xff"), Utf8Text("\xfe"));
 }
 
+TEST(LineTextTest, EscapesWhatATerminalObeysOrCannotShow) {
+  EXPECT_EQ(LineText("a\nb\tc\rd"), "a\\nb\\tc\\rd");
+  EXPECT_EQ(LineText("\x1b[31m\x7f"), "\\x1b[31m\\x7f");
+  EXPECT_EQ(LineText(absl::string_view("\0", 1)), "\\x00");
+  // The next line of ISO 8859, and a cut character before one that is whole.
+  EXPECT_EQ(LineText("\xc2\x85"), "\\xc2\\x85");
+  EXPECT_EQ(LineText("\xff\xe6\xa8'\xe6\xa8\xa1"), "\\xff\\xe6\\xa8'\xe6\xa8\xa1");
+  EXPECT_EQ(LineText("it's \\ \"this\" \xc2\xa0"), "it's \\ \"this\" \xc2\xa0");
+  EXPECT_EQ(LineText(""), "");
+}
+
+TEST(LineTextTest, LinesStayApartInATextOfSeveral) {
+  EXPECT_EQ(LinesText("a\n\tb\x1b\n\xff"), "a\n\tb\\x1b\n\\xff");
+}
+
 }  // namespace
 }  // namespace forestage

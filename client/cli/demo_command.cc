@@ -20,6 +20,7 @@
 
 #include "common/errno_status.h"
 #include "common/status_macros.h"
+#include "common/utf8_text.h"
 
 namespace forestage {
 namespace {
@@ -32,12 +33,14 @@ constexpr uint64_t kSlackBytes = 1024 * 1024;
 absl::Status PrepareDirectory(const std::string& directory, bool force) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot create ", directory));
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot create ", LineText(directory)));
   const bool empty = std::filesystem::is_empty(directory, error);
-  if (error) return ErrnoStatus(error.value(), absl::StrCat("cannot look into ", directory));
+  if (error)
+    return ErrnoStatus(error.value(), absl::StrCat("cannot look into ", LineText(directory)));
   if (empty || force) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      directory, " is not empty; choose another directory, or --force to write into this one"));
+  return absl::FailedPreconditionError(
+      absl::StrCat(LineText(directory),
+                   " is not empty; choose another directory, or --force to write into this one"));
 }
 
 // Also of a directory that is to be made.
@@ -48,9 +51,10 @@ absl::Status CheckSpace(const std::string& directory, uint64_t bytes) {
     existing = existing.parent_path();
   const std::filesystem::space_info space = std::filesystem::space(existing, error);
   if (error || space.available >= bytes + kSlackBytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "the file system of ", directory, " has ", FormatBytes(space.available), " left and ",
-      FormatBytes(bytes), " are needed; choose another directory or a smaller --size"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the file system of ", LineText(directory), " has ",
+                   FormatBytes(space.available), " left and ", FormatBytes(bytes),
+                   " are needed; choose another directory or a smaller --size"));
 }
 
 // Files that get their real names together. Removes what is left of them when it goes.
@@ -78,7 +82,7 @@ class PendingFiles {
     while (!names_.empty()) {
       const std::string path = absl::StrCat(directory_, "/", names_.front());
       if (std::rename(TemporaryPath(names_.front()).c_str(), path.c_str()) != 0)
-        return ErrnoStatus(errno, absl::StrCat("cannot rename a new file to ", path));
+        return ErrnoStatus(errno, absl::StrCat("cannot rename a new file to ", LineText(path)));
       names_.erase(names_.begin());
     }
     return absl::OkStatus();
@@ -155,7 +159,7 @@ void PrintResult(const GlobalOptions& global, const DemoPlan& plan, const DemoOp
     PrintText(absl::StrCat(FormatCount(plan.model.tensors.size(), "tensor"), ", ",
                            FormatBytes(plan.total_bytes), " in ",
                            FormatCount(plan.shards.size(), "shard"), " written to ",
-                           options.directory, " in ", FormatSeconds(seconds), "\n"));
+                           LineText(options.directory), " in ", FormatSeconds(seconds), "\n"));
     return;
   }
   Json document;

@@ -15,6 +15,7 @@
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
 #include "common/units.h"
+#include "common/utf8_text.h"
 
 namespace forestage {
 namespace {
@@ -41,10 +42,10 @@ uint64_t SeedOf(absl::string_view name) {
 absl::Status WriteStatus(int error_number, const std::string& path) {
   if (error_number == ENOSPC || error_number == EDQUOT) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("cannot write ", path, ": ", std::strerror(error_number),
+        absl::StrCat("cannot write ", LineText(path), ": ", std::strerror(error_number),
                      "; free some space, choose another directory or a smaller --size"));
   }
-  return ErrnoStatus(error_number, absl::StrCat("cannot write ", path));
+  return ErrnoStatus(error_number, absl::StrCat("cannot write ", LineText(path)));
 }
 
 absl::StatusOr<UniqueFd> CreateFile(const std::string& path) {

@@ -16,6 +16,7 @@
 #include <sys/resource.h>
 
 #include "common/io_uring_support.h"
+#include "common/utf8_text.h"
 
 namespace forestage {
 namespace {
@@ -303,7 +304,7 @@ ExitCode RunDoctor(const GlobalOptions& global, const DoctorOptions& options) {
     }
   }
   if (findings.checkpoint.soundness.ok()) return ExitCode::kOk;
-  Note(absl::StrCat(options.directory, ": this checkpoint cannot be loaded; see above"));
+  Note(absl::StrCat(LineText(options.directory), ": this checkpoint cannot be loaded; see above"));
   return ExitCode::kFailed;
 }
 

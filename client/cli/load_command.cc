@@ -36,6 +36,7 @@
 #include "common/errno_status.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
+#include "common/utf8_text.h"
 
 namespace forestage {
 namespace {
@@ -122,7 +123,7 @@ class RankSet {
     }
     if (std::fflush(file) != 0 || std::ferror(file) != 0)
       return ErrnoStatus(errno == 0 ? EIO : errno,
-                         absl::StrCat("cannot write ", options_.digests_path));
+                         absl::StrCat("cannot write ", LineText(options_.digests_path)));
     return absl::OkStatus();
   }
 
@@ -270,7 +271,7 @@ bool IsFileOf(int fd, const std::string& directory) {
 absl::StatusOr<DigestFile> OpenDigestFile(const std::string& path, const std::string& directory) {
   if (path.empty()) return DigestFile();
   const auto refusal = absl::InvalidArgumentError(
-      absl::StrCat("--digests: ", path, " lies in the checkpoint ", directory,
+      absl::StrCat("--digests: ", LineText(path), " lies in the checkpoint ", LineText(directory),
                    ", in which nothing is written; name a file elsewhere"));
   if (LiesIn(path, directory)) return refusal;
   UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
@@ -281,7 +282,7 @@ absl::StatusOr<DigestFile> OpenDigestFile(const std::string& path, const std::st
       (!S_ISREG(attributes.st_mode) || ftruncate(fd.get(), 0) == 0)) {
     file.reset(fdopen(fd.get(), "w"));
   }
-  if (file == nullptr) return ErrnoStatus(errno, absl::StrCat("cannot write ", path));
+  if (file == nullptr) return ErrnoStatus(errno, absl::StrCat("cannot write ", LineText(path)));
   (void)fd.Release();
   return file;
 }

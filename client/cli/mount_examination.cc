@@ -19,6 +19,7 @@
 #include "common/file_open.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
+#include "common/utf8_text.h"
 
 namespace forestage {
 namespace {
@@ -61,7 +62,7 @@ absl::Status SilentStatus(absl::string_view what, absl::Duration patience) {
 
 absl::Status AccessOf(const std::string& path) {
   if (faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) == 0) return absl::OkStatus();
-  return ErrnoStatus(errno, absl::StrCat("cannot read ", path));
+  return ErrnoStatus(errno, absl::StrCat("cannot read ", LineText(path)));
 }
 
 absl::StatusOr<std::vector<FileOnMount>> LookAtFiles(const std::string& directory) {
@@ -72,9 +73,10 @@ absl::StatusOr<std::vector<FileOnMount>> LookAtFiles(const std::string& director
     struct stat attributes = {};
     absl::Status status;
     if (stat(shard.path.c_str(), &attributes) != 0) {
-      status = ErrnoStatus(errno, absl::StrCat("cannot look at ", shard.path));
+      status = ErrnoStatus(errno, absl::StrCat("cannot look at ", LineText(shard.path)));
     } else if (!S_ISREG(attributes.st_mode)) {
-      status = absl::InvalidArgumentError(absl::StrCat(shard.path, ": not a regular file"));
+      status =
+          absl::InvalidArgumentError(absl::StrCat(LineText(shard.path), ": not a regular file"));
     }
     if (status.ok()) {
       files.push_back({.name = shard.name,
@@ -112,10 +114,11 @@ const FileOnMount& FileToTestWith(const std::vector<FileOnMount>& files) {
 
 absl::StatusOr<MountProbe> ProbePath(const std::string& path) {
   const UniqueFd fd = OpenForReading(path);
-  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("cannot open ", path));
+  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("cannot open ", LineText(path)));
   absl::StatusOr<MountProbe> probe = ProbeFile(fd.get(), {.active = true});
   if (probe.ok()) return probe;
-  return absl::Status(probe.status().code(), absl::StrCat(path, ": ", probe.status().message()));
+  return absl::Status(probe.status().code(),
+                      absl::StrCat(LineText(path), ": ", probe.status().message()));
 }
 
 // What the tested file cannot tell of the others.

@@ -5,13 +5,17 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 
+#include "common/utf8_text.h"
+
 namespace forestage {
 namespace {
 
-// Length in bytes of the white space or control character that `rest` begins with, else 0.
+// Length in bytes of the white space, control character or broken UTF-8 that `rest` begins with,
+// else 0.
 size_t UnsafeCharacterBytes(absl::string_view rest) {
   const auto first = static_cast<uint8_t>(rest[0]);
   if (first <= 0x20 || first == 0x7f || first == '%') return 1;
+  if (Utf8CharacterBytes(rest) == 0) return 1;
   const auto second = rest.size() > 1 ? static_cast<uint8_t>(rest[1]) : uint8_t{0};
   // U+0080 .. U+00A0: the C1 controls and the no-break space.
   if (first == 0xc2 && second >= 0x80 && second <= 0xa0) return 2;
@@ -35,8 +39,9 @@ std::string EscapeName(absl::string_view name) {
   while (!name.empty()) {
     const size_t unsafe = UnsafeCharacterBytes(name);
     if (unsafe == 0) {
-      escaped.push_back(name[0]);
-      name.remove_prefix(1);
+      const size_t safe = Utf8CharacterBytes(name);
+      escaped.append(name.data(), safe);
+      name.remove_prefix(safe);
       continue;
     }
     for (char byte : name.substr(0, unsafe))

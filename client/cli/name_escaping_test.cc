@@ -29,9 +29,13 @@ TEST(EscapeNameTest, EncodesUnicodeSpaceThatOtherLanguagesSplitAt) {
   EXPECT_EQ(EscapeName("a\xe3\x80\x80z"), "a%E3%80%80z");  // ideographic space
 }
 
-TEST(EscapeNameTest, KeepsOtherCharactersAndBytes) {
+TEST(EscapeNameTest, KeepsOtherCharacters) {
   EXPECT_EQ(EscapeName("\xe5\xb1\x82.\xf0\x9f\x98\x80"), "\xe5\xb1\x82.\xf0\x9f\x98\x80");
-  EXPECT_EQ(EscapeName("\xff\xc2"), "\xff\xc2");
+}
+
+TEST(EscapeNameTest, EncodesBytesThatAreNoText) {
+  EXPECT_EQ(EscapeName("\xff\xc2"), "%FF%C2");
+  EXPECT_EQ(EscapeName("\xff\xe5\xb1\x82\x80z"), "%FF\xe5\xb1\x82%80z");
 }
 
 }  // namespace

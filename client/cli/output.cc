@@ -6,11 +6,20 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "common/utf8_text.h"
+
 namespace forestage {
 namespace {
 
 // The errno of the first write to standard output that failed. Of the main thread, as all output.
 int output_error = 0;
+
+void Print(absl::string_view text) {
+  errno = 0;
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (written && std::fflush(stdout) == 0) return;
+  if (output_error == 0) output_error = errno != 0 ? errno : EIO;
+}
 
 }  // namespace
 
@@ -18,12 +27,7 @@ std::string JsonLine(const Json& document) {
   return absl::StrCat(document.dump(-1, ' ', false, Json::error_handler_t::replace), "\n");
 }
 
-void PrintText(absl::string_view text) {
-  errno = 0;
-  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-  if (written && std::fflush(stdout) == 0) return;
-  if (output_error == 0) output_error = errno != 0 ? errno : EIO;
-}
+void PrintText(absl::string_view text) { Print(LinesText(text)); }
 
 bool OutputFailed() { return output_error != 0; }
 
@@ -34,7 +38,9 @@ ExitCode FinishOutput(ExitCode code) {
   return code == ExitCode::kOk ? ExitCode::kFailed : code;
 }
 
-void PrintJson(const Json& document) { PrintText(JsonLine(document)); }
+void PrintJson(const Json& document) { Print(JsonLine(document)); }
+
+void PrintJsonLine(absl::string_view line) { Print(absl::StrCat(line, "\n")); }
 
 ExitCode Fail(const GlobalOptions& options, ExitCode code, absl::string_view message) {
   Note(message);
@@ -47,7 +53,7 @@ ExitCode Fail(const GlobalOptions& options, ExitCode code, const absl::Status& s
 }
 
 void Note(absl::string_view message) {
-  const std::string line = absl::StrCat("forestage: ", message, "\n");
+  const std::string line = absl::StrCat("forestage: ", LinesText(message), "\n");
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

@@ -18,9 +18,12 @@ using Json = nlohmann::ordered_json;
 std::string JsonLine(const Json& document);
 
 // Writes to standard output and flushes, so that a reader of a pipe has it now. FinishOutput tells
-// of errors.
+// of errors. Text is for people: control characters but for line breaks and tabs, and bytes that
+// are not UTF-8 are escaped (LinesText), wherever they come from.
 void PrintText(absl::string_view text);
 void PrintJson(const Json& document);
+// A line of JSON that somebody else made.
+void PrintJsonLine(absl::string_view line);
 
 // Something did not reach standard output: whoever goes on only to have said it may stop.
 bool OutputFailed();
@@ -34,7 +37,7 @@ ExitCode Fail(const GlobalOptions& options, ExitCode code, absl::string_view mes
 // The same with the status' message.
 ExitCode Fail(const GlobalOptions& options, ExitCode code, const absl::Status& status);
 
-// One line on standard error that is no error.
+// One message on standard error that is no error; escaped as by PrintText.
 void Note(absl::string_view message);
 
 }  // namespace forestage

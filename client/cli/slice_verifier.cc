@@ -16,6 +16,7 @@
 #include "common/interruptions.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "common/utf8_text.h"
 
 namespace forestage {
 namespace {
@@ -49,8 +50,8 @@ absl::Status SliceVerifier::OpenShard(size_t shard_index) {
   open_shard_.reset();
   file_ = OpenForReading(path);
   if (!file_.valid()) {
-    return ErrnoStatus(errno,
-                       absl::StrCat("cannot open ", path, ", which was there when the load began"));
+    return ErrnoStatus(errno, absl::StrCat("cannot open ", LineText(path),
+                                           ", which was there when the load began"));
   }
   open_shard_ = shard_index;
   return absl::OkStatus();
@@ -61,12 +62,12 @@ absl::Status SliceVerifier::CheckUnchanged(size_t shard_index) const {
   const std::optional<FileStamp>& then = stamps_[shard_index];
   const std::optional<FileStamp> now = LookAtStamp(path);
   if (!now.has_value()) {
-    return ErrnoStatus(
-        errno, absl::StrCat("cannot look at ", path, ", which was there when the load began"));
+    return ErrnoStatus(errno, absl::StrCat("cannot look at ", LineText(path),
+                                           ", which was there when the load began"));
   }
   if (!then.has_value() || FileChangeText(*then, *now).empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(FileChangedMessage(
-      path, "the load began", *then, *now,
+      LineText(path), "the load began", *then, *now,
       "nobody can tell whether the right bytes were loaded: load again once nothing changes it"));
 }
 
@@ -109,15 +110,15 @@ absl::StatusOr<std::optional<std::string>> SliceVerifier::Compare(
         pread(file_.get(), buffer_.data(), wanted, static_cast<off_t>(begin + done));
     if (got < 0 && interruptions.MayRetry(errno)) continue;
     if (got < 0) {
-      return ErrnoStatus(errno, absl::StrCat("cannot read ", path, " at ", begin + done));
+      return ErrnoStatus(errno, absl::StrCat("cannot read ", LineText(path), " at ", begin + done));
     }
-    if (got == 0) return absl::StrCat(path, " ends at ", begin + done);
+    if (got == 0) return absl::StrCat(LineText(path), " ends at ", begin + done);
     const auto size = static_cast<size_t>(got);
     if (std::memcmp(buffer_.data(), bytes.data() + done, size) != 0) {
       const auto [a, b] =
           std::mismatch(buffer_.begin(), buffer_.begin() + got, bytes.begin() + done);
       const auto where = static_cast<size_t>(a - buffer_.begin());
-      return absl::StrCat("differs from ", path, " at offset ", begin + done + where);
+      return absl::StrCat("differs from ", LineText(path), " at offset ", begin + done + where);
     }
     done += size;
   }

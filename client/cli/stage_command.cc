@@ -14,6 +14,8 @@
 #include "client/cli/byte_format.h"
 #include "client/cli/progress_bar.h"
 
+#include "common/utf8_text.h"
+
 namespace forestage {
 namespace {
 
@@ -80,8 +82,8 @@ absl::Status Hold(const Session& session, const std::string& directory,
     // A daemon that is slow to answer still holds what it holds.
     if (status.ok() || absl::IsDeadlineExceeded(status)) continue;
     return absl::UnavailableError(absl::StrCat(
-        "the daemon is gone or stands still (", status.message(), "), so nothing holds ", directory,
-        " in memory any more; look at forestaged and run this command again"));
+        "the daemon is gone or stands still (", status.message(), "), so nothing holds ",
+        LineText(directory), " in memory any more; look at forestaged and run this command again"));
   }
   return absl::OkStatus();
 }
@@ -93,12 +95,13 @@ std::string NotReadableText(const GlobalOptions& global, const std::string& dire
       DaemonStub::ForAdministrators(global).GetStatus(absl::Now() + kStatusTimeout);
   std::vector<std::string> errors;
   if (status.ok()) errors = ReadErrorsOf(*status, group);
-  return absl::StrCat("the daemon cannot hold ", FormatBytes(failed_bytes), " of ", directory,
-                      " in memory: ", errors.empty() ? "see its log" : absl::StrJoin(errors, "; "));
+  return absl::StrCat(
+      "the daemon cannot hold ", FormatBytes(failed_bytes), " of ", LineText(directory),
+      " in memory: ", errors.empty() ? "see its log" : LineText(absl::StrJoin(errors, "; ")));
 }
 
 std::string StagedText(const std::string& directory, const StagingStatus& staging, double seconds) {
-  return absl::StrCat(directory, ": ", FormatBytes(staging.resident_bytes), " of ",
+  return absl::StrCat(LineText(directory), ": ", FormatBytes(staging.resident_bytes), " of ",
                       FormatBytes(staging.wanted_bytes), " in memory after ",
                       FormatSeconds(seconds), "; the daemon read ", FormatBytes(staging.read_bytes),
                       " from storage\n");
@@ -144,7 +147,8 @@ ExitCode RunStage(const GlobalOptions& global, const StageOptions& options,
   const absl::StatusOr<StagingStatus> staging = WaitInterruptibly(**session, signals, bar);
   if (!staging.ok()) {
     return Fail(global, ExitCode::kFailed,
-                absl::StrCat("cannot stage ", options.directory, ": ", staging.status().message()));
+                absl::StrCat("cannot stage ", LineText(options.directory), ": ",
+                             staging.status().message()));
   }
   bar.Finish();
   if (staging->failed_bytes > 0) {

@@ -10,6 +10,8 @@
 #include "client/cli/output.h"
 #include "client/cli/text_table.h"
 
+#include "common/utf8_text.h"
+
 namespace forestage {
 namespace {
 
@@ -62,7 +64,7 @@ std::string CheckpointText(const DaemonCheckpointRow& checkpoint) {
                                   FormatCount(checkpoint.shard_count, "shard"), ", ",
                                   FormatBytes(checkpoint.total_bytes), "\n");
   for (const std::string& error : checkpoint.read_errors)
-    absl::StrAppend(&text, "  failed: ", error, "\n");
+    absl::StrAppend(&text, "  failed: ", LineText(error), "\n");
   if (!checkpoint.sessions.empty()) absl::StrAppend(&text, SessionsText(checkpoint));
   return text;
 }
@@ -145,7 +147,11 @@ ExitCode RunStatus(const GlobalOptions& global) {
     return Fail(global, IsNoDaemon(status.status()) ? ExitCode::kNoDaemon : ExitCode::kFailed,
                 status.status());
   }
-  PrintText(global.json ? status->json + "\n" : StatusText(*status));
+  if (global.json) {
+    PrintJsonLine(status->json);
+  } else {
+    PrintText(StatusText(*status));
+  }
   return ExitCode::kOk;
 }
 

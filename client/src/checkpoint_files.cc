@@ -20,6 +20,7 @@
 #include "common/file_time.h"
 #include "common/parallel_for.h"
 #include "common/status_macros.h"
+#include "common/utf8_text.h"
 
 namespace forestage {
 namespace {
@@ -28,15 +29,16 @@ namespace {
 constexpr uint64_t kSpareDescriptors = 64;
 
 absl::Status OpenError(const std::string& path) {
-  return ErrnoStatus(errno, absl::StrCat("open ", path));
+  return ErrnoStatus(errno, absl::StrCat("open ", LineText(path)));
 }
 
 // Its size and time are the shard's from now on.
 absl::Status CheckRegular(OpenShard& shard, int fd) {
   struct stat attributes = {};
-  if (fstat(fd, &attributes) != 0) return ErrnoStatus(errno, absl::StrCat("fstat ", shard.path));
+  if (fstat(fd, &attributes) != 0)
+    return ErrnoStatus(errno, absl::StrCat("fstat ", LineText(shard.path)));
   if (!S_ISREG(attributes.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(shard.path, ": not a regular file"));
+    return absl::InvalidArgumentError(absl::StrCat(LineText(shard.path), ": not a regular file"));
   }
   shard.bytes = static_cast<uint64_t>(attributes.st_size);
   shard.mtime_ns = NanosecondsOf(attributes.st_mtim);
@@ -102,8 +104,9 @@ std::string DescriptorLimitText(const std::string& directory, size_t shard_count
   rlimit limit = {};
   getrlimit(RLIMIT_NOFILE, &limit);
   return absl::StrCat(
-      directory, ": cannot open ", shard_count, " shards at once, since this process may open ",
-      limit.rlim_cur, " files (hard limit ", limit.rlim_max,
+      LineText(directory), ": cannot open ", shard_count,
+      " shards at once, since this process may open ", limit.rlim_cur, " files (hard limit ",
+      limit.rlim_max,
       "); raise it with `ulimit -Hn`, LimitNOFILE= or the container's nofile limit");
 }
 
@@ -146,8 +149,8 @@ ShardReading ReadOpenShard(const OpenShard& shard) {
   read.mtime_ns = shard.mtime_ns;
   ASSIGN_OR_RETURN(read.header, ReadHeader(shard.fd.get(), shard.path));
   if (read.header.file_bytes != shard.bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(shard.path, ": changed from ", shard.bytes,
-                                                   " to ", read.header.file_bytes,
+    return absl::InvalidArgumentError(absl::StrCat(LineText(shard.path), ": changed from ",
+                                                   shard.bytes, " to ", read.header.file_bytes,
                                                    " bytes while it was opened"));
   }
   return read;

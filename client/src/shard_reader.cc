@@ -21,6 +21,7 @@
 #include "common/interruptions.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "common/utf8_text.h"
 
 namespace forestage {
 namespace {
@@ -35,7 +36,7 @@ constexpr uint64_t kLongRunBytes = 64 * kKiB;
 constexpr uint64_t kGapBytesMax = 16 * kKiB;
 
 std::string Place(const OpenShard& shard, uint64_t offset) {
-  return absl::StrCat(shard.path, " at offset ", offset);
+  return absl::StrCat(LineText(shard.path), " at offset ", offset);
 }
 
 absl::Status EndOfFile(const OpenShard& shard, uint64_t offset) {
@@ -72,14 +73,14 @@ absl::Status FindReadError(const OpenShard& shard, uint64_t begin, uint64_t end)
 absl::StatusOr<struct stat> LookAgain(const OpenShard& shard) {
   struct stat now = {};
   if (fstat(shard.fd.get(), &now) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("fstat ", shard.path));
+    return ErrnoStatus(errno, absl::StrCat("fstat ", LineText(shard.path)));
   }
   return now;
 }
 
 absl::Status ChangedError(const OpenShard& shard, const struct stat& now) {
   return absl::FailedPreconditionError(FileChangedMessage(
-      shard.path, "it was opened", {.bytes = shard.bytes, .mtime_ns = shard.mtime_ns},
+      LineText(shard.path), "it was opened", {.bytes = shard.bytes, .mtime_ns = shard.mtime_ns},
       {.bytes = static_cast<uint64_t>(now.st_size), .mtime_ns = NanosecondsOf(now.st_mtim)},
       "load the checkpoint again once nothing writes to it"));
 }

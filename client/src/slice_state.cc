@@ -14,6 +14,7 @@
 #include "common/errno_status.h"
 #include "common/status_macros.h"
 #include "common/units.h"
+#include "common/utf8_text.h"
 
 namespace forestage {
 namespace {
@@ -64,13 +65,14 @@ absl::Status Slice::State::Prepare(uint64_t begin, uint64_t end, absl::Time dead
   absl::StatusOr<Reader> reader =
       session_->WaitForBytes(shard_index_, begin, end, plan_.file_end(), deadline);
   if (!reader.ok()) {
-    return absl::Status(reader.status().code(), absl::StrCat(shard().path, " at offset ", begin,
-                                                             ": ", reader.status().message()));
+    return absl::Status(reader.status().code(),
+                        absl::StrCat(LineText(shard().path), " at offset ", begin, ": ",
+                                     reader.status().message()));
   }
   if (*reader == Reader::kDaemon) return absl::OkStatus();
   if (begin != plan_.file_begin() && absl::Now() >= deadline) {
-    return absl::DeadlineExceededError(
-        absl::StrCat(shard().path, " at offset ", begin, ": the deadline passed while reading"));
+    return absl::DeadlineExceededError(absl::StrCat(LineText(shard().path), " at offset ", begin,
+                                                    ": the deadline passed while reading"));
   }
   session_->ReadAheadOf(
       {.shard_index = shard_index_, .begin = plan_.file_begin(), .end = plan_.file_end()}, begin);

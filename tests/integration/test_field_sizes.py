@@ -148,6 +148,24 @@ def test_names_that_are_no_text_are_staged_listed_and_shown(cli, daemon, oddly_n
     rank.finish()
 
 
+def test_names_that_are_no_text_are_printed_with_their_bytes_escaped(cli, daemon, oddly_named):
+    directory, _ = oddly_named
+    evil = os.path.join(directory, b"\x1b[2J\xff.safetensors.partial")
+    open(evil, "wb").close()
+    text = cli.run("ls", os.fsdecode(directory)).stdout
+    for shown in ["%FF%FE.safetensors", "mod%C3.safetensors", "a%0Ab.safetensors", "模型.safetensors"]:
+        assert shown in text
+    assert "%1B[2J%FF.safetensors.partial" in text and "\x1b" not in text
+    text = cli.run("stage", os.fsdecode(directory), "--once").stdout
+    assert "dir\\xe9\\xff: " in text
+    os.truncate(os.path.join(directory, NAMES[2]), 4)
+    for command in [["ls"], ["doctor"], ["load", "--ranks", "2"], ["stage", "--once"]]:
+        finished = cli.run(*command, os.fsdecode(directory), code=1)
+        text = finished.stdout + finished.stderr
+        assert "a\\nb.safetensors" in text and "a\nb.safetensors" not in text
+        assert "\udce9" not in text and "\ufffd" not in text
+
+
 def test_errors_about_names_that_are_no_text_reach_rank_status_and_log(
     cli, daemon, oddly_named, start_rank, mount_slowfs
 ):
