@@ -300,11 +300,14 @@ ExitCode RunDoctor(const GlobalOptions& global, const DoctorOptions& options) {
   for (const ExaminedMount& mount : findings.checkpoint.mounts) {
     if (!mount.status.ok()) {
       Note(mount.status.message());
+      NoteHints(
+          absl::StrCat(mount.status.message(), "\n", findings.checkpoint.soundness.message()));
       return ExitCode::kFailed;
     }
   }
   if (findings.checkpoint.soundness.ok()) return ExitCode::kOk;
   Note(absl::StrCat(LineText(options.directory), ": this checkpoint cannot be loaded; see above"));
+  NoteHints(findings.checkpoint.soundness.message());
   return ExitCode::kFailed;
 }
 

@@ -225,10 +225,13 @@ void NoteErrors(const LoadReport& report) {
     if (const std::string error = RankError(outcome); !error.empty())
       ranks_by_error[error].push_back(outcome.rank);
   }
+  std::string all_errors;
   for (const auto& [error, ranks] : ranks_by_error) {
     Note(absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "), ": ",
                       error));
+    absl::StrAppend(&all_errors, error, "\n");
   }
+  NoteHints(all_errors);
 }
 
 struct FileCloser {

@@ -1,10 +1,13 @@
 #include "client/cli/output.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/errno_hint.h"
 
 #include "common/utf8_text.h"
 
@@ -44,6 +47,7 @@ void PrintJsonLine(absl::string_view line) { Print(absl::StrCat(line, "\n")); }
 
 ExitCode Fail(const GlobalOptions& options, ExitCode code, absl::string_view message) {
   Note(message);
+  NoteHints(message);
   if (options.json) PrintJson({{"error", std::string(message)}});
   return code;
 }
@@ -55,6 +59,10 @@ ExitCode Fail(const GlobalOptions& options, ExitCode code, const absl::Status& s
 void Note(absl::string_view message) {
   const std::string line = absl::StrCat("forestage: ", LinesText(message), "\n");
   std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+void NoteHints(absl::string_view message) {
+  for (const std::string& hint : ErrnoHints(message, geteuid())) Note(hint);
 }
 
 }  // namespace forestage

@@ -31,13 +31,16 @@ bool OutputFailed();
 // output, says so and makes kFailed of kOk. To be called at the end; a second call finds nothing.
 ExitCode FinishOutput(ExitCode code);
 
-// One message on standard error, "forestage: ...", and with --json also {"error": "..."} on
-// standard output. Returns `code`.
+// One message on standard error, "forestage: ...", with what to do about each kind of system error
+// in it, and with --json also {"error": "..."} on standard output, the message alone. Returns
+// `code`.
 ExitCode Fail(const GlobalOptions& options, ExitCode code, absl::string_view message);
 // The same with the status' message.
 ExitCode Fail(const GlobalOptions& options, ExitCode code, const absl::Status& status);
 
 // One message on standard error that is no error; escaped as by PrintText.
 void Note(absl::string_view message);
+// A Note for each kind of system error that `message` names: what to do about it (ErrnoHints).
+void NoteHints(absl::string_view message);
 
 }  // namespace forestage

@@ -152,6 +152,10 @@ ExitCode RunStatus(const GlobalOptions& global) {
   } else {
     PrintText(StatusText(*status));
   }
+  std::string errors;
+  for (const DaemonCheckpointRow& checkpoint : status->checkpoints)
+    absl::StrAppend(&errors, absl::StrJoin(checkpoint.read_errors, "\n"), "\n");
+  NoteHints(errors);
   return ExitCode::kOk;
 }
 

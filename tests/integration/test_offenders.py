@@ -141,6 +141,7 @@ def test_all_faults_of_a_checkpoint_are_named_at_once(
     error = error_of(finished)
     for text in [str(data_dir), *said]:
         assert text in error
+    assert finished.stderr.count("forestage: EACCES: give uid 0 the right to read") == 1
     for name in sound:
         # But for the key that the index has twice.
         assert name not in error
@@ -171,9 +172,13 @@ def test_errors_of_storage_in_several_shards_are_all_named(
     for path, kind in [(paths[0], "eio"), (paths[2], "estale")]:
         slowfs.fault(path.name, begin, begin + (64 << 10), kind)
     words, error_of = COMMANDS[command]
-    error = error_of(cli.run(*words, slowfs.mount, "--json", code=1))
+    finished = cli.run(*words, slowfs.mount, "--json", code=1)
+    error = error_of(finished)
     for path, name in [(paths[0], "EIO"), (paths[2], "ESTALE")]:
         assert path.name in error and name in error
+        # What to do, once a kind and not once a file or rank.
+        assert finished.stderr.count(f"forestage: {name}: ") == 1
+        assert f"forestage: {name}: " not in error
     for path in [paths[1], paths[3]]:
         assert path.name not in error
 
