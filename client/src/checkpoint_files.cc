@@ -151,7 +151,8 @@ ShardReading ReadOpenShard(const OpenShard& shard) {
   if (read.header.file_bytes != shard.bytes) {
     return absl::InvalidArgumentError(absl::StrCat(LineText(shard.path), ": changed from ",
                                                    shard.bytes, " to ", read.header.file_bytes,
-                                                   " bytes while it was opened"));
+                                                   " bytes while it was opened; load again "
+                                                   "once nothing writes to it"));
   }
   return read;
 }

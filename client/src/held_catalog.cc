@@ -16,6 +16,7 @@
 #include "common/memfd.h"
 #include "common/parallel_for.h"
 #include "common/status_macros.h"
+#include "common/utf8_text.h"
 
 namespace forestage {
 namespace {
@@ -31,8 +32,8 @@ absl::Status CheckSameFiles(const CatalogView& catalog, const CheckpointFiles& f
     if (theirs.name != ours.name || theirs.bytes != ours.bytes ||
         theirs.mtime_ns != ours.mtime_ns) {
       return absl::InvalidArgumentError(
-          absl::StrCat("shard ", i, " is ", theirs.name, " of ", theirs.bytes,
-                       " bytes, this rank sees ", ours.name, " of ", ours.bytes,
+          absl::StrCat("shard ", i, " is ", LineText(theirs.name), " of ", theirs.bytes,
+                       " bytes, this rank sees ", LineText(ours.name), " of ", ours.bytes,
                        theirs.mtime_ns != ours.mtime_ns ? " modified at another time" : ""));
     }
   }

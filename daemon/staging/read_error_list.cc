@@ -10,6 +10,11 @@
 namespace forestage {
 
 bool ReadErrorList::Add(uint32_t shard_index, std::string message) {
+  if (std::any_of(kept_.begin(), kept_.end(), [&](const Error& error) {
+        return error.shard_index == shard_index && error.message == message;
+      })) {
+    return false;
+  }
   ++count_;
   const bool first_of_shard = shards_.insert(shard_index).second;
   if (kept_.size() == kReadErrorsKept) {

@@ -14,7 +14,8 @@ namespace forestage {
 // one of a shard that has several. Not thread-safe.
 class ReadErrorList {
  public:
-  // Whether it was kept.
+  // Whether it was kept. What is kept already, word for word and of the same shard, is no further
+  // error.
   bool Add(uint32_t shard_index, std::string message);
   bool empty() const { return kept_.empty(); }
   // Oldest first; the last one counts those that were not kept.

@@ -27,6 +27,14 @@ TEST(ReadErrorListTest, KeepsErrorsInOrder) {
   EXPECT_THAT(errors.Messages(), ElementsAre("a", "b", "c"));
 }
 
+TEST(ReadErrorListTest, SaysTheSameOfAShardOnce) {
+  ReadErrorList errors;
+  EXPECT_TRUE(errors.Add(3, "changed"));
+  EXPECT_FALSE(errors.Add(3, "changed"));
+  EXPECT_TRUE(errors.Add(1, "changed"));
+  EXPECT_THAT(errors.Messages(), ElementsAre("changed", "changed"));
+}
+
 TEST(ReadErrorListTest, AShardThatFailsInManyPlacesHidesNoOther) {
   ReadErrorList errors;
   for (size_t i = 0; i < 5 * kReadErrorsKept; ++i) {

@@ -19,6 +19,7 @@
 #include "checkpoint/safetensors_header.h"
 #include "checkpoint/sha256.h"
 #include "common/check.h"
+#include "common/file_change.h"
 #include "common/parallel_for.h"
 #include "common/staging_board.h"
 #include "common/status_macros.h"
@@ -44,11 +45,17 @@ absl::Status Join(absl::Span<const absl::Status> statuses) {
   return absl::Status(code, absl::StrJoin(messages, "; "));
 }
 
-absl::Status ChangedStatus(absl::string_view name, uint64_t bytes_then, int64_t mtime_ns_then,
-                           const CacheIdentity& now) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      name, ": the file was changed while the session was opened: ", bytes_then, " bytes, mtime ",
-      mtime_ns_then, " ns before, ", now.bytes, " bytes, mtime ", now.mtime_ns, " ns now"));
+FileStamp StampOf(const CacheIdentity& identity) {
+  return {.device = identity.device,
+          .inode = identity.inode,
+          .bytes = identity.bytes,
+          .mtime_ns = identity.mtime_ns,
+          .ctime_ns = identity.ctime_ns};
+}
+
+absl::Status ChangedStatus(absl::string_view name, const FileStamp& then, const FileStamp& now) {
+  return absl::InvalidArgumentError(FileChangedMessage(name, "the rank looked at it", then, now,
+                                                       "load again once nothing changes it"));
 }
 
 // What the client sent is what it announced, and may be served.
@@ -63,7 +70,10 @@ absl::StatusOr<CheckpointKey> CheckAll(absl::Span<const ReceivedShard> shards) {
       return;
     }
     if (identity->bytes != shard.size_bytes || identity->mtime_ns != shard.mtime_ns) {
-      statuses[i] = ChangedStatus(shard.name, shard.size_bytes, shard.mtime_ns, *identity);
+      FileStamp announced = StampOf(*identity);
+      announced.bytes = shard.size_bytes;
+      announced.mtime_ns = shard.mtime_ns;
+      statuses[i] = ChangedStatus(shard.name, announced, StampOf(*identity));
     }
     key[i] = {shard.name, *identity};
   });
@@ -86,8 +96,7 @@ absl::StatusOr<std::vector<std::unique_ptr<ShardFile>>> OpenAll(std::vector<Rece
     files[i] = *std::move(file);
     const CacheIdentity& then = key[i].second;
     if (files[i]->identity() != then) {
-      statuses[i] =
-          ChangedStatus(files[i]->name(), then.bytes, then.mtime_ns, files[i]->identity());
+      statuses[i] = ChangedStatus(files[i]->name(), StampOf(then), StampOf(files[i]->identity()));
     }
   });
   RETURN_IF_ERROR(Join(statuses));
