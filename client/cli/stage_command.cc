@@ -24,6 +24,9 @@ constexpr absl::Duration kSignalInterval = absl::Milliseconds(250);
 // How often a held session looks whether its daemon lives, and how long that may take: no signal is
 // seen meanwhile.
 constexpr absl::Duration kWatchInterval = absl::Seconds(1);
+// How often the files of a held checkpoint are looked at; on network storage each look may cost a
+// request a file.
+constexpr absl::Duration kFilesPeriod = absl::Seconds(30);
 constexpr absl::Duration kWatchTimeout = absl::Milliseconds(500);
 constexpr absl::Duration kStatusTimeout = absl::Seconds(5);
 constexpr absl::Duration kHealthTimeout = absl::Seconds(1);
@@ -74,10 +77,32 @@ absl::StatusOr<StagingStatus> WaitInterruptibly(const Session& session,
   }
 }
 
+// Says once, and again when it is another, which files are no longer what was staged.
+class FilesWatch {
+ public:
+  explicit FilesWatch(const Session& session) : session_(session) {}
+
+  void LookIfDue(absl::Time now) {
+    if (now < next_) return;
+    next_ = now + kFilesPeriod;
+    const absl::Status status = session_.CheckFilesUnchanged();
+    if (status.ok() || status == told_) return;
+    told_ = status;
+    Note(absl::StrCat("no longer what is held in memory: ", status.message()));
+  }
+
+ private:
+  const Session& session_;
+  absl::Time next_ = absl::Now() + kFilesPeriod;
+  absl::Status told_;
+};
+
 // Until a signal (OK) or the loss of the daemon (UNAVAILABLE).
 absl::Status Hold(const Session& session, const std::string& directory,
                   const TerminationSignals& signals) {
+  FilesWatch files(session);
   while (!signals.Wait(kWatchInterval)) {
+    files.LookIfDue(absl::Now());
     const absl::Status status = session.GetStagingStatus(absl::Now() + kWatchTimeout).status();
     // A daemon that is slow to answer still holds what it holds.
     if (status.ok() || absl::IsDeadlineExceeded(status)) continue;
@@ -155,6 +180,11 @@ ExitCode RunStage(const GlobalOptions& global, const StageOptions& options,
     return Fail(global, ExitCode::kFailed,
                 NotReadableText(global, options.directory, session_options.group_name,
                                 staging->failed_bytes));
+  }
+  if (const absl::Status files = (*session)->CheckFilesUnchanged(); !files.ok()) {
+    return Fail(global, ExitCode::kFailed,
+                absl::StrCat("what is staged of ", options.directory,
+                             " is no longer what its files hold: ", files.message()));
   }
   times.total = absl::ToDoubleSeconds(absl::Now() - begun);
   if (global.json) {

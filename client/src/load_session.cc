@@ -10,10 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "client/src/shard_reader.h"
 #include "client/src/slice_state.h"
 
 #include "common/cached_bytes.h"
 #include "common/check.h"
+#include "common/error_list.h"
 #include "common/file_system_magic.h"
 #include "common/socket_path.h"
 #include "common/status_macros.h"
@@ -451,6 +453,15 @@ void LoadSession::MarkConsumed(size_t tensor_index) {
   const TensorEntryView tensor = held_catalog_->view.tensor(tensor_index);
   const OpenShard& shard = files_->shards()[tensor.shard_index];
   if (shard.mapped) shard.mapping.LetGo(tensor.begin, tensor.end);
+}
+
+absl::Status LoadSession::CheckFilesUnchanged() const {
+  RETURN_IF_ERROR(CheckUsable());
+  std::vector<absl::Status> statuses;
+  for (const OpenShard& shard : files_->shards()) {
+    statuses.push_back(CheckUnchanged(shard, shard.bytes));
+  }
+  return JoinErrors(statuses);
 }
 
 absl::StatusOr<StagingStatus> LoadSession::GetStagingStatus(absl::Time deadline) const {

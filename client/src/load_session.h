@@ -59,6 +59,7 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   absl::StatusOr<StagingStatus> GetStagingStatus(absl::Time deadline) const;
   absl::StatusOr<StagingStatus> WaitUntilStaged(
       absl::Time deadline, const std::function<void(const StagingStatus&)>& progress) const;
+  absl::Status CheckFilesUnchanged() const;
   void Close();
 
   // FAILED_PRECONDITION in a forked child and after Close().

@@ -338,6 +338,12 @@ TEST(NativeLoadTest, NeverGivesBytesOfAFileThatWasWrittenTo) {
   EXPECT_THAT(whole.CopyTo(absl::MakeSpan(bytes)), changed);
   EXPECT_THAT(columns.CopyTo(absl::MakeSpan(packed)), changed);
   EXPECT_OK(other.View());
+  EXPECT_THAT(session->CheckFilesUnchanged(), changed);
+  ASSERT_EQ(truncate(checkpoint.ShardPath(1).c_str(), 100), 0);
+  EXPECT_THAT(session->CheckFilesUnchanged(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr(path), HasSubstr(checkpoint.ShardPath(1)),
+                             HasSubstr("at offset 100: the file ends here"))));
 }
 
 TEST(NativeLoadTest, KeepsWhatItHasOpenedWhenFilesAreReplacedOrDeleted) {
@@ -346,6 +352,7 @@ TEST(NativeLoadTest, KeepsWhatItHasOpenedWhenFilesAreReplacedOrDeleted) {
   ASSERT_OK_AND_ASSIGN(auto session, OpenNative(checkpoint.directory()));
   std::filesystem::rename(later.ShardPath(0), checkpoint.ShardPath(0));
   std::filesystem::remove(checkpoint.ShardPath(1));
+  EXPECT_OK(session->CheckFilesUnchanged());
   for (const auto& [name, expected] : checkpoint.tensors()) {
     ASSERT_OK_AND_ASSIGN(const Slice slice, session->GetSlice(name, {}));
     ExpectBytes(slice, expected);

@@ -80,6 +80,10 @@ absl::StatusOr<StagingStatus> Session::WaitUntilStaged(
   return implementation_->load->WaitUntilStaged(deadline, progress);
 }
 
+absl::Status Session::CheckFilesUnchanged() const {
+  return implementation_->load->CheckFilesUnchanged();
+}
+
 void Session::Close() { implementation_->load->Close(); }
 
 }  // namespace forestage

@@ -241,6 +241,25 @@ def test_status_says_that_a_staged_file_was_changed(change, daemon, cli, checkpo
     rank.finish()
 
 
+@pytest.mark.parametrize("change", [name for name in CHANGES if name not in OPENED_FILE_KEPT])
+def test_stage_names_a_file_that_was_changed_after_it_was_staged(
+    change, daemon, cli, checkpoint, mount_slowfs
+):
+    first, last = checkpoints.shard_paths(checkpoint)
+    slowfs = mount_slowfs(checkpoint, flags=["--attribute-timeout", "0"])
+    slowfs.hold(last.name, HELD_FROM)
+    stage = cli.start("stage", "--once", slowfs.mount)
+    wait_until(
+        lambda: slowfs.stats()["held"] > 0
+        and checkpoints.resident_bytes(slowfs.mount / first.name) >= first.stat().st_size,
+        "the first file to be staged",
+    )
+    CHANGES[change](first)
+    slowfs.release()
+    finished = stage.finish(code=1)
+    assert first.name in finished.stderr and last.name not in finished.stderr, finished
+
+
 def test_a_changed_mode_or_a_new_link_costs_a_lease_and_no_byte(daemon, cli, data_dir):
     """Neither changes a byte, but both change ctime, by which the daemon knows a file."""
     directory = checkpoints.make_model(data_dir / "touched", mib=4)

@@ -146,6 +146,12 @@ class Session {
   absl::StatusOr<StagingStatus> WaitUntilStaged(
       absl::Time deadline, const std::function<void(const StagingStatus&)>& progress) const;
 
+  // Whether the files are what they were when they were opened; one that was deleted or replaced
+  // since is, for who has it open. FAILED_PRECONDITION, OUT_OF_RANGE: one was written to, made
+  // longer or cut; all such are named, a line each. Blocks on the file system, which may remember
+  // for some time what it was told before (attribute caches).
+  absl::Status CheckFilesUnchanged() const;
+
   // Leaves the group and releases all that the daemon holds for this rank. Slices cannot be read
   // afterwards; views stay valid. Idempotent.
   void Close();
