@@ -16,6 +16,8 @@ from forestage_testing import checkpoints
 from forestage_testing.cli import Cli
 from forestage_testing.processes import wait_until
 
+pytestmark = pytest.mark.counts_reads
+
 STAGED = "rank_striped_read_ahead"
 EXTENT_BYTES = 256 << 10
 MIB = 1 << 20

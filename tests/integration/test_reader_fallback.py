@@ -5,6 +5,8 @@ import pytest
 from forestage_testing import checkpoints
 from forestage_testing.cli import Cli
 
+pytestmark = pytest.mark.counts_reads
+
 
 @pytest.mark.parametrize("error", ["EPERM", "ENOSYS"])
 def test_refused_io_uring_falls_back_to_threads(

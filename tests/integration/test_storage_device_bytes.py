@@ -6,6 +6,8 @@ import pytest
 from forestage_testing import checkpoints
 from forestage_testing.cli import Cli
 
+pytestmark = pytest.mark.counts_reads
+
 MIB = 24
 # Bytes read over those that are needed.
 READ_RATIO_MAX = 1.01

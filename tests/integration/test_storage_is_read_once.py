@@ -5,6 +5,8 @@ import pytest
 from forestage_testing import checkpoints
 from forestage_testing.cli import Cli
 
+pytestmark = pytest.mark.counts_reads
+
 # Headers are read before the lanes begin, with what the kernel reads ahead of them.
 HEADER_READ_AHEAD_BYTES = 256 * 1024
 

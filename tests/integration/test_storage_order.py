@@ -6,6 +6,8 @@ from forestage_testing import checkpoints
 from forestage_testing.cli import Cli
 from forestage_testing.processes import wait_until
 
+pytestmark = pytest.mark.counts_reads
+
 MIB = 1 << 20
 # What comes first on every node.
 FIRST_BYTES = 32 * MIB

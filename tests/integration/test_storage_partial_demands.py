@@ -8,6 +8,8 @@ import pytest
 
 from forestage_testing import checkpoints
 
+pytestmark = pytest.mark.counts_reads
+
 # Bytes read over those that are needed: whole pages, and the header.
 READ_RATIO_MAX = 1.01
 STAGED = "rank_striped_read_ahead"

@@ -13,6 +13,8 @@ from forestage_testing import checkpoints
 from forestage_testing.cli import Cli
 from forestage_testing.processes import AS_STRANGER, run, wait_until
 
+pytestmark = pytest.mark.counts_reads
+
 SUPPORT = str(pathlib.Path(checkpoints.__file__).parent.parent)
 STAGED = "rank_striped_read_ahead"
 EXTENT_BYTES = 256 << 10
