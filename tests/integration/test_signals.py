@@ -48,8 +48,11 @@ def hold(slowfs, what):
 
 def is_stuck(pid):
     """Its main thread waits for an answer of a FUSE file system."""
-    with open(f"/proc/{pid}/wchan", encoding="utf-8") as file:
-        return "request_wait_answer" in file.read()
+    try:
+        with open(f"/proc/{pid}/wchan", encoding="utf-8") as file:
+            return "request_wait_answer" in file.read()
+    except FileNotFoundError:
+        return False
 
 
 def end(running, number):
@@ -91,7 +94,10 @@ def test_each_of_the_signals_ends_it(daemon, cli, hung, number):
 
 
 def load_into_a_stuck_stat(daemon, cli, slowfs, ranks):
-    """Ranks that have their sessions, and then wait for ever for their own reading of a file."""
+    """Ranks that have their sessions, and then wait for ever for their own reading of a file.
+
+    One whose request has not reached the file system yet is let go of by the kernel when it is to end.
+    """
     slowfs.hold("*", 1 << 20)
     load = cli.start("load", slowfs.mount, "--ranks", ranks, "--verify")
     daemon.wait_for_sessions(ranks)
@@ -107,10 +113,10 @@ def test_a_session_goes_although_its_process_cannot(daemon, cli, hung):
     load, pids = load_into_a_stuck_stat(daemon, cli, hung, 2)
     finished = end(load, signal.SIGINT)
     assert finished.code == 1
-    for rank in [0, 1]:
-        assert f"rank {rank}: process {pids[rank]} waits for storage" in finished.stderr, finished
+    for rank, pid in pids.items():
+        named = f"rank {rank}: process {pid} waits for storage" in finished.stderr
+        assert named == is_stuck(pid), finished
     daemon.wait_for_no_sessions()
-    assert all(is_stuck(pid) for pid in pids.values())
     assert daemon.health() == "SERVING"
 
 
@@ -118,7 +124,8 @@ def test_a_rank_that_is_told_to_end_gives_up_its_session(daemon, cli, hung):
     load, pids = load_into_a_stuck_stat(daemon, cli, hung, 1)
     os.kill(pids[0], signal.SIGTERM)
     finished = load.finish(code=1)
-    assert f"process {pids[0]} waits for storage that does not answer" in finished.stderr, finished
+    stays = f"process {pids[0]} waits for storage that does not answer"
+    assert (stays if is_stuck(pids[0]) else "killed by signal 15") in finished.stderr, finished
     daemon.wait_for_no_sessions()
 
 
