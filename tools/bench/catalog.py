@@ -114,12 +114,9 @@ class Forestaged:
             return int(re.search(r"^RssAnon:\s+(\d+) kB$", file.read(), re.M)[1]) * 1024
 
     def cpu_seconds(self):
-        """Over all threads; of finer grain than the ticks of /proc/PID/stat where it can be."""
-        total = 0
-        for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                total += int((task / "schedstat").read_text().split()[0])
-        return total / 1e9
+        """Of all threads, those included that have ended."""
+        # The clock that clock_getcpuclockid(3) gives: the process' number, inverted, and its kind.
+        return time.clock_gettime(~self.process.pid << 3 | 2)
 
     def end(self):
         self.process.terminate()
