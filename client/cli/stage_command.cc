@@ -24,10 +24,10 @@ constexpr absl::Duration kSignalInterval = absl::Milliseconds(250);
 // How often a held session looks whether its daemon lives, and how long that may take: no signal is
 // seen meanwhile.
 constexpr absl::Duration kWatchInterval = absl::Seconds(1);
+constexpr absl::Duration kWatchTimeout = absl::Milliseconds(500);
 // How often the files of a held checkpoint are looked at; on network storage each look may cost a
 // request a file.
 constexpr absl::Duration kFilesPeriod = absl::Seconds(30);
-constexpr absl::Duration kWatchTimeout = absl::Milliseconds(500);
 constexpr absl::Duration kStatusTimeout = absl::Seconds(5);
 constexpr absl::Duration kHealthTimeout = absl::Seconds(1);
 
@@ -183,7 +183,7 @@ ExitCode RunStage(const GlobalOptions& global, const StageOptions& options,
   }
   if (const absl::Status files = (*session)->CheckFilesUnchanged(); !files.ok()) {
     return Fail(global, ExitCode::kFailed,
-                absl::StrCat("what is staged of ", options.directory,
+                absl::StrCat("what is staged of ", LineText(options.directory),
                              " is no longer what its files hold: ", files.message()));
   }
   times.total = absl::ToDoubleSeconds(absl::Now() - begun);

@@ -36,7 +36,7 @@ WorkerPool::WorkerPool(const WorkLimits& limits) : limits_(limits) {
 }
 
 WorkerPool::~WorkerPool() {
-  // Those that end while we wait move, and those that they move stay joinable.
+  // A thread moves itself to ended_ as the last thing it does under the lock.
   while (true) {
     Threads threads;
     {
