@@ -19,9 +19,8 @@ bool IsUtf8(absl::string_view text);
 // that two different texts stay different.
 std::string Utf8Text(absl::string_view text);
 
-// The text on one line, with every control character ("\n", "\x1b") and every byte that is not
-// UTF-8
-// ("\xff") escaped: what a terminal obeys, or cannot show. All else stays, backslashes, too.
+// The text on one line. Every control character ("\n", "\x1b") and every byte that is not UTF-8
+// ("\xff") is escaped: what a terminal obeys, or cannot show. All else stays, backslashes, too.
 std::string LineText(absl::string_view text);
 
 // The same of a text of several lines: line breaks and tabs stay.

@@ -22,14 +22,9 @@ class OpeningWatch {
     absl::Time begun;
     bool told = false;
   };
-  // Outlives the watch as long as something is being opened.
-  struct Table {
-    absl::Mutex mutex;
-    std::list<Opening> openings ABSL_GUARDED_BY(mutex);
-  };
 
  public:
-  // As long as it exists, the checkpoint is being opened.
+  // As long as it exists, the checkpoint is being opened. The watch outlives it.
   class Entry {
    public:
     ~Entry();
@@ -38,9 +33,9 @@ class OpeningWatch {
 
    private:
     friend class OpeningWatch;
-    Entry(std::shared_ptr<Table> table, Opening opening);
-    const std::shared_ptr<Table> table_;
-    std::list<Opening>::iterator place_;
+    Entry(OpeningWatch& watch, std::list<Opening>::iterator place) : watch_(watch), place_(place) {}
+    OpeningWatch& watch_;
+    const std::list<Opening>::iterator place_;
   };
 
   struct Stuck {
@@ -49,13 +44,15 @@ class OpeningWatch {
     absl::Duration time;
   };
 
-  std::unique_ptr<Entry> Begin(std::string path_label, uid_t uid, absl::Time now);
+  std::unique_ptr<Entry> Begin(std::string path_label, uid_t uid, absl::Time now)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Those that have taken kStuckReadTime at least. Each once, and one of several of a user for the
   // same path: its ranks wait for the same answer.
-  std::vector<Stuck> NewlyStuck(absl::Time now);
+  std::vector<Stuck> NewlyStuck(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  const std::shared_ptr<Table> table_ = std::make_shared<Table>();
+  absl::Mutex mutex_;
+  std::list<Opening> openings_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace forestage
