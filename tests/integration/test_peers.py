@@ -634,7 +634,9 @@ def test_one_user_has_no_more_staged_than_his_share_and_others_have_theirs(
     gauge = "forestage_memory_largest_user_bytes"
     assert daemon.metric_sum(gauge) == checkpoints.total_bytes(a)
 
-    refused = cli.load(b, ranks=2, digests=tmp_path / "refused")
+    # Strict, so that both are in the group when it asks.
+    strict = ["--agreement", "strict"]
+    refused = cli.load(b, ranks=2, digests=tmp_path / "refused", flags=strict)
     assert read_digests(tmp_path / "refused") == checkpoints.expected_digests(b, 2, "all")
     for rank in refused["ranks"]:
         assert rank["effective"] == "native"
