@@ -35,7 +35,9 @@ def test_what_does_not_fit_is_loaded_natively_with_the_numbers(
         flags=[*SMALL_EXTENTS, "--memory-limit", "4MiB"], metrics_address="127.0.0.1:0"
     )
     cli = Cli(build_dir, daemon.socket)
-    result = cli.load(directory, ranks=2, digests=digests_path)
+    # Strict, so that both are in the group when it asks.
+    strict = ["--agreement", "strict"]
+    result = cli.load(directory, ranks=2, digests=digests_path, flags=strict)
     reasons = {rank["reason"] for rank in result["ranks"]}
     assert {rank["effective"] for rank in result["ranks"]} == {"native"}
     assert {rank["activated"] for rank in result["ranks"]} == {False}
