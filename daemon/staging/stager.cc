@@ -247,14 +247,17 @@ StagingProgress Stager::progress() const {
 
 std::vector<std::string> Stager::read_errors() const {
   std::vector<std::string> errors;
+  std::vector<bool> told(files_.size());
   {
     absl::MutexLock lock(&mutex_);
     errors = read_errors_.Messages();
+    for (uint32_t i = 0; i < files_.size(); ++i) told[i] = read_errors_.TellsOfWholeFile(i);
   }
   // What was staged of a file that was changed since is of use to nobody, though no read says so.
-  for (const std::unique_ptr<ShardFile>& file : files_) {
-    const absl::Status unchanged = file->CheckUnchanged();
-    if (unchanged.ok() || absl::c_linear_search(errors, unchanged.message())) continue;
+  for (size_t i = 0; i < files_.size(); ++i) {
+    if (told[i]) continue;
+    const absl::Status unchanged = files_[i]->CheckUnchanged();
+    if (unchanged.ok()) continue;
     if (errors.size() > 2 * kReadErrorsKept) break;
     errors.emplace_back(unchanged.message());
   }
@@ -400,8 +403,8 @@ void Stager::Tell(const ReadResult& result, const absl::Status& status, const In
 }
 
 void Stager::Finish(size_t lane, const ReadResult& result) {
-  const uint32_t shard_index = extents_.extent(result.tag).shard_index;
-  const ShardFile& file = *files_[shard_index];
+  const Extent extent = extents_.extent(result.tag);
+  const ShardFile& file = *files_[extent.shard_index];
   absl::Status status = result.status;
   if (status.ok()) status = file.CheckUnchanged();
   InFlight read;
@@ -409,7 +412,8 @@ void Stager::Finish(size_t lane, const ReadResult& result) {
   {
     absl::MutexLock lock(&mutex_);
     if (!status.ok() && !absl::IsCancelled(status)) {
-      error_is_kept = read_errors_.Add(shard_index, std::string(status.message()));
+      error_is_kept = read_errors_.Add(
+          {.shard_index = extent.shard_index, .offset = extent.offset, .status = status});
     }
     const auto found = in_flight_.find(result.tag);
     CHECK(found != in_flight_.end());

@@ -90,6 +90,7 @@ class ReadPiece {
   ~ReadPiece();
 
   const ShardFile& file() const { return *file_; }
+  uint64_t begin() const { return range_.begin; }
   const PieceStep& step() const { return step_; }
   bool done() const { return step_.kind == PieceStep::Kind::kDone; }
   // Requires: done().

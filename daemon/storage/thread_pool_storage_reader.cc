@@ -98,7 +98,7 @@ void ThreadPoolStorageReader::Cancel() {
   absl::MutexLock lock(&mutex_);
   for (auto request = requests_.begin(); request != requests_.end();) {
     const auto current = request++;
-    if (current->status.ok()) current->status = CancelledReadStatus(current->request);
+    current->failure.Cancel(CancelledReadStatus(current->request));
     current->next_piece = current->plan.pieces.size();
     EndIfComplete(current);
   }
@@ -136,8 +136,8 @@ void ThreadPoolStorageReader::RunThread() {
     }
     absl::Status status = ReadPieceOf(request, piece, {scratch.get(), kScratchBytes});
     absl::MutexLock lock(&mutex_);
-    if (!status.ok() && request->status.ok()) {
-      request->status = std::move(status);
+    if (!status.ok()) {
+      request->failure.OnPieceFailed(piece.range.begin, std::move(status));
       request->next_piece = request->plan.pieces.size();
     }
     --request->pieces_in_flight;
@@ -157,18 +157,19 @@ absl::Status ThreadPoolStorageReader::ReadPieceOf(RequestIterator request,
   while (!piece.done()) {
     piece.OnResult(CarryOut(*file, piece.step(), scratch));
     absl::MutexLock lock(&mutex_);
-    // A request that has failed already, or was cancelled, goes no further; it has its status.
-    if (!request->status.ok()) return absl::OkStatus();
+    // What can tell nothing any more goes no further.
+    if (!request->failure.Wants(planned.range.begin)) return absl::OkStatus();
   }
   return piece.status();
 }
 
 void ThreadPoolStorageReader::EndIfComplete(RequestIterator request) {
   if (request->pieces_in_flight > 0 || request->next_piece < request->plan.pieces.size()) return;
+  absl::Status status = request->failure.status();
   // Asks this machine only, so it may be asked under the lock.
-  if (request->status.ok()) request->status = CheckFileCovers(request->request);
+  if (status.ok()) status = CheckFileCovers(request->request);
   ended_.push_back({.tag = request->request.tag,
-                    .status = std::move(request->status),
+                    .status = std::move(status),
                     .storage_bytes = request->plan.storage_bytes,
                     .all_cached = request->plan.all_cached});
   requests_.erase(request);

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 
+#include "daemon/storage/first_failure.h"
 #include "daemon/storage/read_piece.h"
 #include "daemon/storage/storage_reader.h"
 
@@ -44,7 +45,7 @@ class ThreadPoolStorageReader : public StorageReader {
     ReadPlan plan;
     size_t next_piece = 0;
     size_t pieces_in_flight = 0;
-    absl::Status status = {};
+    FirstFailure failure = {};
   };
   using RequestIterator = std::list<Request>::iterator;
 

@@ -215,7 +215,7 @@ void UringStorageReader::SubmitStep(size_t slot_index) {
 void UringStorageReader::CancelInFlight() {
   for (auto request = requests_.begin(); request != requests_.end();) {
     const auto current = request++;
-    if (current->status.ok()) current->status = CancelledReadStatus(current->request);
+    current->failure.Cancel(CancelledReadStatus(current->request));
     current->next_piece = current->plan.pieces.size();
     EndIfComplete(current);
   }
@@ -274,12 +274,12 @@ void UringStorageReader::OnCompletion(uint64_t tag, int32_t result) {
 void UringStorageReader::OnStepEnded(size_t slot_index) {
   Slot& slot = slots_[slot_index];
   const auto owner = slot.owner;
-  // A request that has failed already, or was cancelled, goes no further.
-  if (owner->status.ok()) {
+  // What can tell nothing any more goes no further.
+  if (owner->failure.Wants(slot.piece->begin())) {
     slot.piece->OnResult(slot.step_result);
     if (!slot.piece->done()) return SubmitStep(slot_index);
     if (!slot.piece->status().ok()) {
-      owner->status = slot.piece->status();
+      owner->failure.OnPieceFailed(slot.piece->begin(), slot.piece->status());
       owner->next_piece = owner->plan.pieces.size();
     }
   }
@@ -291,9 +291,10 @@ void UringStorageReader::OnStepEnded(size_t slot_index) {
 
 void UringStorageReader::EndIfComplete(std::list<Request>::iterator request) {
   if (request->pieces_in_flight > 0 || request->next_piece < request->plan.pieces.size()) return;
-  if (request->status.ok()) request->status = CheckFileCovers(request->request);
+  absl::Status status = request->failure.status();
+  if (status.ok()) status = CheckFileCovers(request->request);
   ended_.push_back({.tag = request->request.tag,
-                    .status = std::move(request->status),
+                    .status = std::move(status),
                     .storage_bytes = request->plan.storage_bytes,
                     .all_cached = request->plan.all_cached});
   requests_.erase(request);

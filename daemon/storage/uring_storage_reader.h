@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 
 #include "common/unique_fd.h"
+#include "daemon/storage/first_failure.h"
 #include "daemon/storage/read_piece.h"
 #include "daemon/storage/storage_reader.h"
 
@@ -52,7 +53,7 @@ class UringStorageReader : public StorageReader {
     ReadPlan plan;
     size_t next_piece = 0;
     size_t pieces_in_flight = 0;
-    absl::Status status = {};
+    FirstFailure failure = {};
   };
   // One piece at the kernel.
   struct Slot {

@@ -6,7 +6,7 @@ import pytest
 
 from forestage_testing import checkpoints
 from forestage_testing.cli import Cli
-from forestage_testing.processes import GUARD_SECONDS
+from forestage_testing.processes import AS_STRANGER, GUARD_SECONDS
 
 MIDDLE = 3 << 20
 FAULT_BYTES = 64 << 10
@@ -63,6 +63,38 @@ def test_stage_names_what_the_daemon_cannot_read(daemon, cli, checkpoint, shard,
     finished = cli.run("stage", slowfs.mount, "--once", code=1)
     assert shard in finished.stderr
     assert "EIO" in finished.stderr
+
+
+# How the daemon brings in pages; as a stranger it cannot ask which are there. Extents are large, so
+# that each is read in many pieces side by side.
+READERS = {
+    "io_uring": {"flags": ["--reader", "io_uring"]},
+    "threads": {"flags": ["--reader", "threads"]},
+    "io_uring-populate": {"flags": ["--reader", "io_uring"], "wrapper": AS_STRANGER},
+    "threads-populate": {"flags": ["--reader", "threads"], "wrapper": AS_STRANGER},
+}
+FIRST_BAD_BYTE = 3_000_000
+LAST_BAD_BYTE = 3_100_000
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("kind", ["eio", "eof"])
+def test_the_daemon_names_the_place_where_the_trouble_begins(
+    kind, reader, start_daemon, build_dir, data_dir, mount_slowfs, need_root
+):
+    """The first page of a file that fails, or where the file ends, whichever piece fails first."""
+    checkpoints.make_model(data_dir, shards=1, mib=20)
+    (path,) = checkpoints.shard_paths(data_dir)
+    checkpoints.give_to_nobody(data_dir)
+    daemon = start_daemon(**READERS[reader])
+    slowfs = mount_slowfs(data_dir)
+    if kind == "eof":
+        slowfs.set("direct_io", "on")
+    slowfs.fault(path.name, FIRST_BAD_BYTE, LAST_BAD_BYTE if kind == "eio" else "end", kind)
+    finished = Cli(build_dir, daemon.socket).run("stage", slowfs.mount, "--once", code=1)
+    offsets = [int(offset) for offset in re.findall(r"at offset (\d+)", finished.stderr)]
+    page = FIRST_BAD_BYTE // checkpoints.PAGE_BYTES * checkpoints.PAGE_BYTES
+    assert offsets == [page if kind == "eio" else FIRST_BAD_BYTE], finished.stderr
 
 
 def test_staging_again_names_again_what_cannot_be_read(

@@ -134,8 +134,23 @@ def assert_typed_error(event, point):
     assert event["event"] == "error", event
     assert point.path.name in event["message"], event
     if point.directory != "header":
-        offsets = [int(number) for number in re.findall(r"offset (\d+)", event["message"])]
-        assert any(point.begin - EXTENT_BYTES <= offset <= point.end for offset in offsets), event
+        assert offsets_in(event["message"]) == {point.begin}, event
+
+
+def offsets_in(text):
+    return {int(number) for number in re.findall(r"offset (\d+)", text)}
+
+
+def assert_daemon_named_each_place(walk):
+    """Where the first page begins that it could not have, or the file ended, and nothing else."""
+    for point in walk.points[1:]:
+        lines = [
+            line
+            for line in walk.daemon.log.splitlines()
+            if "read failed" in line and f"/{point.directory}\"" in line
+        ]
+        assert lines, point.name
+        assert offsets_in("\n".join(lines)) == {point.begin}, lines
 
 
 def assert_right(rank, point, tensors=None):
@@ -193,6 +208,7 @@ def test_what_nobody_can_read_is_an_error_with_file_and_offset_for_who_wants_it(
             assert_right(rank, point, rest)
         walk.end(sound)
     assert walk.walked == POINT_COUNT * len(ERRORS)
+    assert_daemon_named_each_place(walk)
 
 
 def test_short_answers_are_read_on_and_early_ends_are_errors(walk):
@@ -212,6 +228,7 @@ def test_short_answers_are_read_on_and_early_ends_are_errors(walk):
                 assert_typed_error(rank.outcome(), point)
         walk.end(sound)
     assert walk.walked == POINT_COUNT * len(ENDS)
+    assert_daemon_named_each_place(walk)
 
 
 def test_a_read_that_hangs_holds_up_only_who_waits_for_it(walk):
