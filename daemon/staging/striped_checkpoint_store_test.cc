@@ -356,6 +356,19 @@ TEST_P(StripedCheckpointStoreTest, AFileThatChangesWhileItIsStagedFails) {
   EXPECT_THAT(checkpoint->read_errors().at(0), HasSubstr("changed"));
 }
 
+TEST_P(StripedCheckpointStoreTest, AFileThatIsDeletedOrGivenOtherRightsIsStagedAllTheSame) {
+  const auto names = WriteCheckpointForTest(directory_, 2, 1, 2 * kExtent);
+  const auto checkpoint = MustAcquire(names);
+  ASSERT_EQ(unlink(directory_.File("shard-0").c_str()), 0);
+  ASSERT_EQ(chmod(directory_.File("shard-1").c_str(), 0600), 0);
+  checkpoint->AddDemandForEverything(1);
+  const auto board = BoardOf(*checkpoint);
+  for (uint64_t i = 0; i < board->extent_count(); ++i) {
+    EXPECT_EQ(WaitFor(*board, i), ExtentState::kResident) << i;
+  }
+  EXPECT_THAT(checkpoint->read_errors(), IsEmpty());
+}
+
 TEST_P(StripedCheckpointStoreTest, WhatTheLastSessionLeavesBehindIsNotRead) {
   const auto names = WriteCheckpointForTest(directory_, 1, 1, 32 * kExtent);
   faults_.Add({.file_name = "shard-0", .kind = ReadFault::Kind::kHold});

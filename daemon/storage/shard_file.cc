@@ -1,6 +1,7 @@
 #include "daemon/storage/shard_file.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +26,9 @@
 
 namespace forestage {
 namespace {
+
+// Looks at a file whose attributes change at each.
+constexpr int kAttributeLooksMax = 4;
 
 struct RefusedFileSystem {
   uint64_t magic;
@@ -116,11 +120,21 @@ CacheIdentity IdentityOf(const struct stat& stat_buffer) {
 
 absl::StatusOr<struct statx> StatWithoutServer(const std::string& name, int fd) {
   struct statx buffer = {};
-  if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC,
-            STATX_SIZE | STATX_MTIME | STATX_CTIME | STATX_NLINK, &buffer) != 0) {
+  if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &buffer) != 0) {
     return ErrnoStatus(errno, absl::StrCat("statx of ", name));
   }
   return buffer;
+}
+
+FileAttributes AttributesOf(const struct statx& attributes, int fd) {
+  // The path follows a rename, and ends in " (deleted)" when the name is gone; asks no server.
+  char path[PATH_MAX] = {};
+  const ssize_t length = readlink(absl::StrCat("/proc/self/fd/", fd).c_str(), path, sizeof(path));
+  return {.links = attributes.stx_nlink,
+          .mode = attributes.stx_mode,
+          .uid = attributes.stx_uid,
+          .gid = attributes.stx_gid,
+          .path = length > 0 ? std::string(path, static_cast<size_t>(length)) : std::string()};
 }
 
 }  // namespace
@@ -142,6 +156,9 @@ absl::StatusOr<std::unique_ptr<ShardFile>> ShardFile::Open(std::string name, Uni
   ASSIGN_OR_RETURN(const CheckedDescriptor checked, CheckDescriptor(name, received.get()));
   const CacheIdentity identity = IdentityOf(checked.stat_buffer);
   UniqueFd fd = Reopen(std::move(received), checked.flags, checked.magic, identity);
+  // Whatever happened since the identity was taken explains nothing.
+  ASSIGN_OR_RETURN(const struct statx attributes, StatWithoutServer(name, fd.get()));
+  FileAttributes known = AttributesOf(attributes, fd.get());
 
   absl::StatusOr<FileMapping> mapping = FileMapping::MapReadOnly(fd.get(), identity.bytes);
   if (!mapping.ok() && ErrnoOf(mapping.status()) != ENODEV) {
@@ -155,35 +172,51 @@ absl::StatusOr<std::unique_ptr<ShardFile>> ShardFile::Open(std::string name, Uni
   if (mounts != nullptr) mounts->OnFileOpened(probe);
   // Without honest residency nobody could tell what a fault brought in.
   if (probe.mincore.yes()) mapping->FaultInHugePages();
-  return std::unique_ptr<ShardFile>(new ShardFile(
-      std::move(name), std::move(fd), identity, mapping.ok() ? *std::move(mapping) : FileMapping(),
-      std::move(probe), Mount::For(identity.device)));
+  return std::unique_ptr<ShardFile>(
+      new ShardFile(std::move(name), std::move(fd), identity, std::move(known),
+                    mapping.ok() ? *std::move(mapping) : FileMapping(), std::move(probe),
+                    Mount::For(identity.device)));
 }
 
-ShardFile::ShardFile(std::string name, UniqueFd fd, CacheIdentity identity, FileMapping mapping,
-                     MountProbe probe, std::shared_ptr<Mount> mount)
+ShardFile::ShardFile(std::string name, UniqueFd fd, CacheIdentity identity,
+                     FileAttributes attributes, FileMapping mapping, MountProbe probe,
+                     std::shared_ptr<Mount> mount)
     : name_(std::move(name)),
       fd_(std::move(fd)),
       identity_(identity),
       mapping_(std::move(mapping)),
       probe_(std::move(probe)),
-      mount_(std::move(mount)) {}
+      mount_(std::move(mount)),
+      explained_ctime_ns_(identity_.ctime_ns),
+      attributes_(std::move(attributes)) {}
+
+bool ShardFile::CtimeIsExplained() const {
+  absl::MutexLock lock(&mutex_);
+  // Again, since the path is asked for later than the rest: what happened between the two is to be
+  // explained as well.
+  for (int looks = 0; !ctime_unexplained_ && looks < kAttributeLooksMax; ++looks) {
+    const absl::StatusOr<struct statx> now = StatWithoutServer(name_, fd_.get());
+    if (!now.ok() || NanosecondsOf(now->stx_ctime) == explained_ctime_ns_) break;
+    FileAttributes attributes = AttributesOf(*now, fd_.get());
+    ctime_unexplained_ = attributes == attributes_;
+    explained_ctime_ns_ = NanosecondsOf(now->stx_ctime);
+    attributes_ = std::move(attributes);
+  }
+  return !ctime_unexplained_;
+}
 
 absl::Status ShardFile::CheckUnchanged() const {
   ASSIGN_OR_RETURN(const struct statx now, StatWithoutServer(name_, fd_.get()));
   const int64_t mtime_ns = NanosecondsOf(now.stx_mtime);
   const int64_t ctime_ns = NanosecondsOf(now.stx_ctime);
   if (now.stx_size == identity_.bytes && mtime_ns == identity_.mtime_ns &&
-      ctime_ns == identity_.ctime_ns) {
+      (ctime_ns == identity_.ctime_ns || CtimeIsExplained())) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(FileChangedMessage(
       name_, "it was opened",
       {.bytes = identity_.bytes, .mtime_ns = identity_.mtime_ns, .ctime_ns = identity_.ctime_ns},
-      {.bytes = now.stx_size,
-       .mtime_ns = mtime_ns,
-       .ctime_ns = ctime_ns,
-       .links = now.stx_nlink > 0 ? 1u : 0u},
+      {.bytes = now.stx_size, .mtime_ns = mtime_ns, .ctime_ns = ctime_ns},
       "what was staged of it counts no longer: stage or load the checkpoint again once nothing "
       "changes it"));
 }

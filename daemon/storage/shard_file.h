@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 
 #include "common/file_mapping.h"
 #include "common/mount_probe.h"
@@ -42,7 +44,19 @@ struct ByteRange {
 // The identity of an open file. Errors of fstat; INVALID_ARGUMENT for what is not a regular file.
 absl::StatusOr<CacheIdentity> CacheIdentityOf(int fd);
 
-// Constant after construction; thread-safe.
+// What of a file can change, and its ctime with it, without a change to a byte of it.
+struct FileAttributes {
+  uint64_t links = 0;
+  uint32_t mode = 0;
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  // Where it lies, as far as this machine knows.
+  std::string path;
+
+  friend bool operator==(const FileAttributes&, const FileAttributes&) = default;
+};
+
+// Thread-safe.
 class ShardFile {
  public:
   // Whether a descriptor that a client sent may be served, and what it is, without opening
@@ -60,10 +74,12 @@ class ShardFile {
   int fd() const { return fd_.get(); }
   uint64_t bytes() const { return identity_.bytes; }
   const CacheIdentity& identity() const { return identity_; }
-  // FAILED_PRECONDITION when size, mtime or ctime have changed since Open: the bytes served would
-  // not be the bytes that were checked. Asks no server: on a network file system it tells what this
-  // machine knows already.
-  absl::Status CheckUnchanged() const;
+  // FAILED_PRECONDITION when size or mtime have changed since Open, or ctime has without a change
+  // of the file's name, links, owner or rights that explains it: the bytes served would not be the
+  // bytes that were checked. Deleted, renamed or given to others it is unchanged. Asks no server:
+  // on a network file system it tells what this machine knows already. See
+  // docs/decisions/0014-a-ctime-that-moved-for-a-known-reason-is-no-change.md.
+  absl::Status CheckUnchanged() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Size of the file now, as far as this machine knows; never blocks on a server.
   absl::StatusOr<uint64_t> CurrentBytes() const;
 
@@ -96,20 +112,31 @@ class ShardFile {
   Mount& mount() const { return *mount_; }
 
  private:
-  ShardFile(std::string name, UniqueFd fd, CacheIdentity identity, FileMapping mapping,
-            MountProbe probe, std::shared_ptr<Mount> mount);
+  ShardFile(std::string name, UniqueFd fd, CacheIdentity identity, FileAttributes attributes,
+            FileMapping mapping, MountProbe probe, std::shared_ptr<Mount> mount);
+
+  // Whether each change of ctime that was seen came with one of the file's attributes.
+  bool CtimeIsExplained() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Maps the first page of each huge block of [begin, end), where all of it is cached, and returns
   // the blocks. Where a block is one huge page all of it is mapped then, by one entry, and mincore
   // looks at that instead of at each page: 2 ms a GiB instead of 14. Reads nothing.
   ByteRange MapCachedBlocks(uint64_t begin, uint64_t end) const;
 
+  // Constant after construction.
   const std::string name_;
   const UniqueFd fd_;
   const CacheIdentity identity_;
   const FileMapping mapping_;
   const MountProbe probe_;
   const std::shared_ptr<Mount> mount_;
+
+  mutable absl::Mutex mutex_;
+  // As they were when the file was opened, then at the last look that found ctime moved.
+  mutable int64_t explained_ctime_ns_ ABSL_GUARDED_BY(mutex_);
+  mutable FileAttributes attributes_ ABSL_GUARDED_BY(mutex_);
+  // What comes later explains nothing.
+  mutable bool ctime_unexplained_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace forestage

@@ -260,6 +260,63 @@ def test_stage_names_a_file_that_was_changed_after_it_was_staged(
     assert first.name in finished.stderr and last.name not in finished.stderr, finished
 
 
+def rename(path):
+    path.rename(path.with_name("aside"))
+
+
+def give_other_rights(path):
+    path.chmod(path.stat().st_mode ^ 0o040)
+
+
+def link(path):
+    os.link(path, path.with_name("link"))
+
+
+# Changes of everything about a file but its bytes.
+BYTES_KEPT = [replace, delete, rename, give_other_rights, link]
+
+
+# A rename behind the mount leaves no trace on this machine but ctime.
+@pytest.mark.parametrize("change", [change for change in BYTES_KEPT if change is not rename])
+def test_a_file_whose_bytes_are_kept_is_staged_whatever_becomes_of_its_name(
+    change, daemon, cli, checkpoint, mount_slowfs
+):
+    """While it is staged, and afterwards, when it is held."""
+    path = checkpoints.shard_paths(checkpoint)[1]
+    slowfs = mount_slowfs(checkpoint, flags=["--attribute-timeout", "0"])
+    mounted = slowfs.mount / path.name
+    slowfs.hold(path.name, HELD_FROM)
+    stage = cli.start("stage", slowfs.mount)
+    slowfs.wait_until_held()
+    before = mounted.stat().st_ctime_ns
+    change(path)
+    if change in (give_other_rights, link):
+        # This machine knows of it.
+        assert mounted.stat().st_ctime_ns != before
+    slowfs.release()
+    while not (line := stage.process.stdout.readline()).startswith("held until"):
+        assert line, stage.finish().stderr
+    (staged,) = daemon.status()["checkpoints"]
+    assert not staged["read_errors"] and "changed since" not in cli.run("status").stdout
+    stage.signal(signal.SIGINT)
+    assert "changed" not in stage.finish(code=0).stderr
+
+
+@pytest.mark.parametrize("change", BYTES_KEPT)
+def test_status_says_nothing_of_a_file_on_a_disk_whose_bytes_are_kept(
+    change, daemon, cli, checkpoint, start_rank
+):
+    path = checkpoints.shard_paths(checkpoint)[1]
+    rank = start_rank(checkpoint, socket=daemon.socket, flags=["--hold"])
+    rank.expect("opened")
+    rank.expect("holding")
+    change(path)
+    (staged,) = daemon.status()["checkpoints"]
+    assert not staged["read_errors"] and "changed since" not in cli.run("status").stdout
+    rank.resume()
+    rank.finish()
+
+
 def test_a_changed_mode_or_a_new_link_costs_a_lease_and_no_byte(daemon, cli, data_dir):
     """Neither changes a byte, but both change ctime, by which the daemon knows a file."""
     directory = checkpoints.make_model(data_dir / "touched", mib=4)
