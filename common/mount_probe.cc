@@ -26,6 +26,7 @@
 #include "common/cached_bytes.h"
 #include "common/errno_status.h"
 #include "common/interruptions.h"
+#include "common/mount_id.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
 #include "common/units.h"
@@ -556,6 +557,7 @@ absl::StatusOr<MountFacts> ReadMountFacts(int fd, const MountProbeOptions& optio
   if (fstatfs(fd, &file_system) != 0) return ErrnoStatus(errno, "fstatfs");
   MountFacts facts;
   facts.device = attributes.st_dev;
+  facts.mount_id = UniqueMountIdOf(fd);
   // f_type is signed and may be sign-extended; the magic numbers have 32 bits.
   facts.magic = static_cast<uint32_t>(file_system.f_type);
   facts.overlay = facts.magic == kOverlayMagic;

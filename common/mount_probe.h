@@ -53,6 +53,8 @@ absl::string_view ReadingWayName(ReadingWay way);
 // What does not depend on the file.
 struct MountFacts {
   uint64_t device = 0;  // st_dev
+  // See UniqueMountIdOf.
+  std::optional<uint64_t> mount_id = std::nullopt;
   // Low 32 bits of statfs' f_type.
   uint32_t magic = 0;
   // "ext4", "fuse.sshfs"; "0x1234" where nobody has a name for it.

@@ -12,6 +12,7 @@
 #include <sys/statfs.h>
 
 #include "common/errno_status.h"
+#include "common/mount_id.h"
 #include "common/mount_weakness.h"
 #include "common/status_macros.h"
 #include "daemon/limits.h"
@@ -60,14 +61,15 @@ absl::StatusOr<MountFacts> MountTable::FactsOf(int fd) {
   const absl::Time now = absl::Now();
   {
     absl::MutexLock lock(&mutex_);
-    const Entry* entry = Find(attributes.st_dev, static_cast<uint32_t>(file_system.f_type));
+    const Entry* entry =
+        FindSame(attributes.st_dev, static_cast<uint32_t>(file_system.f_type), UniqueMountIdOf(fd));
     if (entry != nullptr && now - entry->facts_read_at < options_.facts_kept) {
       return entry->seen.probe.mount;
     }
   }
   ASSIGN_OR_RETURN(MountFacts facts, ReadMountFacts(fd, options_.probe));
   absl::MutexLock lock(&mutex_);
-  Entry* entry = Find(facts.device, facts.magic);
+  Entry* entry = FindSame(facts.device, facts.magic, facts.mount_id);
   if (entry == nullptr) {
     if (entries_.size() >= kMountsKept) entries_.pop_front();
     entry = &entries_.emplace_back();
@@ -75,35 +77,42 @@ absl::StatusOr<MountFacts> MountTable::FactsOf(int fd) {
   entry->logged = entry->logged && SameFacts(entry->seen.probe.mount, facts);
   entry->seen.probe.mount = facts;
   entry->facts_read_at = now;
+  entry->own_mount_id.reset();
+  if (facts.mount_id.has_value() && !MountIsGone(*facts.mount_id)) {
+    entry->own_mount_id = facts.mount_id;
+  }
   return facts;
 }
 
-void MountTable::OnFileOpened(const MountProbe& probe) {
+MountTable::Use MountTable::OnFileOpened(const MountProbe& probe) {
   absl::MutexLock lock(&mutex_);
   Entry* entry = Find(probe.mount.device, probe.mount.magic);
   // Forgotten meanwhile, for want of room.
-  if (entry == nullptr) return;
+  if (entry == nullptr) return nullptr;
+  Use use = entry->use.lock();
+  if (use == nullptr) entry->use = use = std::make_shared<const int>(0);
   ++entry->seen.files_opened;
   if (entry->mount == nullptr) entry->mount = Mount::For(probe.mount.device);
   // An empty file, of which nothing can be asked, says nothing of its mount.
   const bool empty_file = probe.mapping.answer == Answer::kUnknown;
-  if (empty_file && entry->logged) return;
+  if (empty_file && entry->logged) return use;
   if (!probe.mincore.yes() && !empty_file) ++entry->seen.files_residency_unknown;
   const bool news = !entry->logged || !SameVerdicts(entry->seen.probe, probe);
   // A file that cannot be asked about says more of a mount than one that can.
   const bool weaker = !probe.mincore.yes() || entry->seen.files_residency_unknown == 0;
-  if (entry->logged && !weaker && !entry->seen_empty_file) return;
+  if (entry->logged && !weaker && !entry->seen_empty_file) return use;
   entry->seen_empty_file = empty_file;
   entry->seen.probe = probe;
   entry->logged = true;
   if (news) LogMount(probe);
+  return use;
 }
 
 std::vector<MountTable::Seen> MountTable::List() const {
   std::vector<Seen> seen;
   absl::MutexLock lock(&mutex_);
   for (const Entry& entry : entries_) {
-    if (entry.seen.files_opened == 0) continue;
+    if (entry.seen.files_opened == 0 || IsGone(entry)) continue;
     MountProbe& probe = seen.emplace_back(entry.seen).probe;
     const FillWay way = entry.mount->fill_way();
     if (way == FillWay::kUnknown) continue;
@@ -111,6 +120,25 @@ std::vector<MountTable::Seen> MountTable::List() const {
                     .reason = "seen when the first block was read"};
   }
   return seen;
+}
+
+bool MountTable::IsGone(const Entry& entry) {
+  return entry.use.expired() && entry.own_mount_id.has_value() && MountIsGone(*entry.own_mount_id);
+}
+
+MountTable::Entry* MountTable::FindSame(uint64_t device, uint32_t magic,
+                                        std::optional<uint64_t> mount_id) {
+  Entry* entry = Find(device, magic);
+  if (entry == nullptr || entry->seen.files_opened == 0 || !entry->use.expired()) return entry;
+  if (!mount_id.has_value()) {
+    // The next probe counts, whatever it finds.
+    entry->seen.files_residency_unknown = 0;
+    entry->facts_read_at = absl::InfinitePast();
+    return entry;
+  }
+  if (entry->seen.probe.mount.mount_id == mount_id) return entry;
+  entries_.remove_if([entry](const Entry& other) { return &other == entry; });
+  return nullptr;
 }
 
 MountTable::Entry* MountTable::Find(uint64_t device, uint32_t magic) {

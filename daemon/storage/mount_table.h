@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -37,27 +38,42 @@ class MountTable {
   MountTable() : MountTable(Options()) {}
   explicit MountTable(Options options) : options_(std::move(options)) {}
 
+  // Held for each open file of a mount. An open file keeps its device number from being given to
+  // another mount; once none is open, it is the mount's id that tells.
+  using Use = std::shared_ptr<const void>;
+
   // Facts of the mount of an open file: those that are known, else newly read. They are forgotten
-  // after a while, so that a changed read_ahead_kb counts for what is opened next, and a
-  // device number may come to mean another mount. Blocks no longer than fstatfs.
+  // after a while, so that a changed read_ahead_kb counts for what is opened next. Whatever is
+  // known of a mount whose device number is another one's now is forgotten, too. Where the kernel
+  // has no ids that tell, a probe holds as long as a file is open. Blocks no longer than fstatfs.
   absl::StatusOr<MountFacts> FactsOf(int fd) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A file was opened and probed. Logs one line when the mount is new, or not what it was.
-  void OnFileOpened(const MountProbe& probe) ABSL_LOCKS_EXCLUDED(mutex_);
+  // To be held as long as the file is open.
+  Use OnFileOpened(const MountProbe& probe) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // In the order in which they were first seen; at most kMountsKept, the others are forgotten.
+  // In the order in which they were first seen, without those that are unmounted as far as this
+  // process can see; at most kMountsKept, the others are forgotten.
   std::vector<Seen> List() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Entry {
     Seen seen;
     absl::Time facts_read_at = absl::InfinitePast();
+    // Where the mount itself is in this process's mount namespace, not a copy of it in another one.
+    std::optional<uint64_t> own_mount_id;
     bool logged = false;
     // All that is known comes from an empty file.
     bool seen_empty_file = false;
     // What is learned by reading is kept after the last file is closed.
     std::shared_ptr<Mount> mount;
+    // Whether a file of it is open.
+    std::weak_ptr<const void> use;
   };
+  static bool IsGone(const Entry& entry);
+  // Null, and nothing known, where it is of another mount than the one with this id.
+  Entry* FindSame(uint64_t device, uint32_t magic, std::optional<uint64_t> mount_id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entry* Find(uint64_t device, uint32_t magic) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Constant after construction.

@@ -1,9 +1,12 @@
 #include "daemon/storage/mount_table.h"
 
+#include <unistd.h>
+
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include <sys/mount.h>
 #include <sys/stat.h>
 
 #include "common/status_matchers.h"
@@ -132,6 +135,69 @@ TEST_F(MountTableTest, WhatIsKnownOfAMountHoldsForAWhile) {
       {.facts_kept = absl::InfiniteDuration(), .probe = {.sysfs_root = directory_.path()}});
   EXPECT_EQ(AdviceBytesWith(128, path(), directory_, table), 128 * kKiB);
   EXPECT_EQ(AdviceBytesWith(4096, path(), directory_, table), 128 * kKiB);
+}
+
+// A file system that is mounted anew at the same place, with the number that the one before had.
+class RemountedTest : public MountTableTest {
+ protected:
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "needs root to mount";
+    MountIt();
+  }
+  void TearDown() override { (void)umount2(mount_point_.path().c_str(), MNT_DETACH); }
+  void MountIt() {
+    ASSERT_EQ(mount("none", mount_point_.path().c_str(), "tmpfs", 0, "size=4m"), 0);
+    WriteFileForTest(mount_point_.File("shard"), PatternForTest(10));
+  }
+
+  TemporaryDirectoryForTest mount_point_{kDiskForTest};
+};
+
+TEST_F(RemountedTest, NothingThatWasSeenOfAMountIsSaidOfTheNextOneOfItsNumber) {
+  // Somebody else may take the number meanwhile.
+  for (int tries = 0; tries < 100; ++tries) {
+    MountTable table;
+    const auto open_in = [&] {
+      return *ShardFile::Open("shard", OpenForTest(mount_point_.File("shard")), &table);
+    };
+    auto file = open_in();
+    const uint64_t device = file->identity().device;
+    MountProbe probe = file->probe();
+    probe.mapping = {Answer::kNo, "direct_io"};
+    probe.mincore = {Answer::kNo, "nothing is mapped"};
+    table.OnFileOpened(probe);
+    file->mount().Learn(FillWay::kFaults);
+    file = nullptr;
+    ASSERT_THAT(table.List(), SizeIs(1));
+    EXPECT_EQ(table.List()[0].probe.way(), ReadingWay::kRead);
+    ASSERT_EQ(umount2(mount_point_.path().c_str(), 0), 0);
+    MountIt();
+    file = open_in();
+    if (file->identity().device != device) continue;
+    const std::vector<MountTable::Seen> seen = table.List();
+    ASSERT_THAT(seen, SizeIs(1));
+    EXPECT_NE(seen[0].probe.way(), ReadingWay::kRead);
+    EXPECT_EQ(seen[0].files_residency_unknown, 0u);
+    // On kernels before 6.8 only the probe is made anew.
+    if (!probe.mount.mount_id.has_value()) return;
+    EXPECT_EQ(seen[0].files_opened, 1u);
+    EXPECT_EQ(file->mount().fill_way(), FillWay::kUnknown);
+    return;
+  }
+  FAIL() << "no number was given again";
+}
+
+TEST_F(RemountedTest, WhatIsNotMountedAnyMoreIsNotListed) {
+  {
+    ASSERT_OK_AND_ASSIGN(const auto file, Open(mount_point_.File("shard")));
+    if (!file->probe().mount.mount_id.has_value()) {
+      GTEST_SKIP() << "this kernel (before 6.8) has no unique mount ids";
+    }
+    // An open file keeps it.
+    ASSERT_EQ(umount2(mount_point_.path().c_str(), MNT_DETACH), 0);
+    EXPECT_THAT(table_.List(), SizeIs(1));
+  }
+  EXPECT_THAT(table_.List(), IsEmpty());
 }
 
 TEST_F(MountTableTest, FailsForWhatIsNotOpen) { EXPECT_FALSE(table_.FactsOf(-1).ok()); }

@@ -169,24 +169,25 @@ absl::StatusOr<std::unique_ptr<ShardFile>> ShardFile::Open(std::string name, Uni
   // What cannot be found out of a mount is no reason not to serve a file of it.
   if (!facts.ok()) facts = MountFacts{.device = identity.device};
   MountProbe probe = ProbeMount(fd.get(), *std::move(facts), mapping);
-  if (mounts != nullptr) mounts->OnFileOpened(probe);
+  MountTable::Use use = mounts != nullptr ? mounts->OnFileOpened(probe) : nullptr;
   // Without honest residency nobody could tell what a fault brought in.
   if (probe.mincore.yes()) mapping->FaultInHugePages();
   return std::unique_ptr<ShardFile>(
       new ShardFile(std::move(name), std::move(fd), identity, std::move(known),
                     mapping.ok() ? *std::move(mapping) : FileMapping(), std::move(probe),
-                    Mount::For(identity.device)));
+                    Mount::For(identity.device), std::move(use)));
 }
 
 ShardFile::ShardFile(std::string name, UniqueFd fd, CacheIdentity identity,
                      FileAttributes attributes, FileMapping mapping, MountProbe probe,
-                     std::shared_ptr<Mount> mount)
+                     std::shared_ptr<Mount> mount, std::shared_ptr<const void> mount_use)
     : name_(std::move(name)),
       fd_(std::move(fd)),
       identity_(identity),
       mapping_(std::move(mapping)),
       probe_(std::move(probe)),
       mount_(std::move(mount)),
+      mount_use_(std::move(mount_use)),
       explained_ctime_ns_(identity_.ctime_ns),
       attributes_(std::move(attributes)) {}
 

@@ -113,7 +113,8 @@ class ShardFile {
 
  private:
   ShardFile(std::string name, UniqueFd fd, CacheIdentity identity, FileAttributes attributes,
-            FileMapping mapping, MountProbe probe, std::shared_ptr<Mount> mount);
+            FileMapping mapping, MountProbe probe, std::shared_ptr<Mount> mount,
+            std::shared_ptr<const void> mount_use);
 
   // Whether each change of ctime that was seen came with one of the file's attributes.
   bool CtimeIsExplained() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -130,6 +131,8 @@ class ShardFile {
   const FileMapping mapping_;
   const MountProbe probe_;
   const std::shared_ptr<Mount> mount_;
+  // See MountTable::Use.
+  const std::shared_ptr<const void> mount_use_;
 
   mutable absl::Mutex mutex_;
   // As they were when the file was opened, then at the last look that found ctime moved.

@@ -194,3 +194,40 @@ def test_read_ahead_that_lack_of_memory_takes_away_again_is_made_good(
     assert reclaims(group) > 0
     assert group.oom_kills == 0
     assert daemon.health() == "SERVING"
+
+
+def test_what_was_found_of_a_mount_is_not_said_of_the_next_one(
+    daemon, cli, data_dir, mount_slowfs
+):
+    """File systems without a device get the number that the one before them had."""
+    checkpoints.make_model(data_dir, shards=1, mib=2)
+    # Others of this machine may take the number.
+    for _ in range(20):
+        slowfs = mount_slowfs(data_dir)
+        slowfs.set("direct_io", "on")
+        number = os.stat(slowfs.mount).st_dev
+        cli.run("stage", "--once", slowfs.mount)
+        daemon.wait_for_no_sessions()
+        assert [mount["way"] for mount in listed(daemon, number)] == ["reads"]
+        # A directory that is still open would keep it mounted; the daemon closes files a bit later.
+        wait_until(lambda: os.system(f"umount {slowfs.mount} 2>/dev/null") == 0, "the files' end")
+        if kernel_has_mount_ids():
+            assert listed(daemon, number) == []
+        after = mount_slowfs(data_dir)
+        if os.stat(after.mount).st_dev == number:
+            break
+    else:
+        pytest.fail("no number was given again")
+    cli.run("stage", "--once", after.mount)
+    (mount,) = listed(daemon, number)
+    assert mount["way"] != "reads" and not mount["weaknesses"].count("no_mappings"), mount
+
+
+def listed(daemon, number):
+    text = f"{os.major(number)}:{os.minor(number)}"
+    return [mount for mount in daemon.status()["mounts"] if mount["device"] == text]
+
+
+def kernel_has_mount_ids():
+    release = os.uname().release.split(".")
+    return (int(release[0]), int(release[1])) >= (6, 8)
