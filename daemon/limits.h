@@ -79,6 +79,11 @@ inline constexpr uint32_t kLocalSizeMax = 256;
 inline constexpr size_t kShardsPerSessionMax = 16 * 1024;
 // Longest shard name, in bytes (NAME_MAX).
 inline constexpr size_t kShardNameBytesMax = 255;
+// How long a strict group that has ended, since a rank of it could not take part, is remembered for
+// its other ranks, which may open later; how many such, and how long the reason may be, in bytes.
+inline constexpr absl::Duration kRankFailureKept = absl::Seconds(10);
+inline constexpr size_t kRankFailuresMax = 64;
+inline constexpr size_t kRankFailureBytesMax = 1024;
 // Longest time that a group may take to become complete under strict agreement.
 inline constexpr absl::Duration kAgreementTimeoutMax = absl::Hours(1);
 // Most items of one message of a demand, and of all demands of one session together.

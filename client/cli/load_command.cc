@@ -25,6 +25,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "client/cli/agreement_watch.h"
 #include "client/cli/load_report.h"
 #include "client/cli/oom_kills.h"
 #include "client/cli/output.h"
@@ -54,7 +55,11 @@ constexpr char kLaunchNonceVariable[] = "FORESTAGE_LAUNCH_NONCE";
 class RankSet {
  public:
   RankSet(const GlobalOptions& global, const LoadOptions& options)
-      : global_(global), options_(options), digests_(options.ranks) {}
+      : global_(global), options_(options), digests_(options.ranks) {
+    if (options.agreement == Agreement::kStrict && !global.no_daemon) {
+      agreement_.emplace(options.ranks);
+    }
+  }
 
   absl::Status StartAll() {
     const std::string nonce = LaunchNonce();
@@ -109,6 +114,7 @@ class RankSet {
         if (watched[i].revents != 0) TakeMessages(owners[i]);
       }
       OpenGate();
+      EndWaitingForNobody();
       TellOfStalls();
       UpdateBar(bar);
     }
@@ -159,6 +165,16 @@ class RankSet {
                                     : absl::StrCat("interrupted; ", absl::StrJoin(left, "; ")));
   }
 
+  void EndWaitingForNobody() {
+    if (!agreement_.has_value()) return;
+    for (const size_t index : agreement_->TakeOverdue(absl::Now())) {
+      ended_early_[index] =
+          absl::StrCat("ended, since rank ", processes_[*agreement_->culprit()]->rank(),
+                       " failed before its open and this one waited for it (strict agreement)");
+      processes_[index]->Terminate();
+    }
+  }
+
   // One message for all ranks that wait alike.
   void TellOfStalls() {
     const absl::Time now = absl::Now();
@@ -180,6 +196,7 @@ class RankSet {
         ++ready_;
       } else if (auto* progress = std::get_if<RankProgress>(&message)) {
         progress_[index] = *progress;
+        if (agreement_.has_value()) agreement_->OnOpened(index);
       } else if (auto* digest = std::get_if<RankDigest>(&message)) {
         absl::StrAppend(&digests_[index], digest->line, "\n");
       } else if (auto* note = std::get_if<RankNote>(&message)) {
@@ -191,6 +208,10 @@ class RankSet {
     if (process.running()) return;
     outcomes_[index].end = process.end();
     if (process.end_signal() == SIGKILL) outcomes_[index].end += oom_.Suspicion();
+    if (const auto why = ended_early_.find(index); why != ended_early_.end()) {
+      outcomes_[index].end = why->second;
+    }
+    if (agreement_.has_value()) agreement_->OnEnded(index, absl::Now());
   }
 
   void UpdateBar(ProgressBar& bar) const {
@@ -213,6 +234,10 @@ class RankSet {
   std::vector<RankProgress> progress_;
   std::vector<StallWatch> stalls_;
   std::set<std::string> told_stalls_;
+  // Only where ranks wait for each other.
+  std::optional<AgreementWatch> agreement_;
+  // By index: why it was told to end.
+  std::map<size_t, std::string> ended_early_;
   const OomKills oom_;
   std::vector<RankOutcome> outcomes_;
   std::vector<std::string> digests_;

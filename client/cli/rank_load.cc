@@ -89,6 +89,8 @@ RankResult RankLoad::Run() {
                                     " is taken whole by every rank: its rows "
                                     "do not begin at bytes")});
     }
+    // Says that it is open, too.
+    ReportProgress(absl::Now());
     status = LoadAll();
     result_.verified =
         options_.verify && result_.mismatched == 0 && checked_slices_ == plan_.slices.size();

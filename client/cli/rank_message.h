@@ -16,6 +16,7 @@ inline constexpr int kRankMessageDescriptor = 3;
 // Where a rank that is to begin with the others finds a pipe that ends when all may.
 inline constexpr int kRankGateDescriptor = 4;
 
+// The first one says that the rank has opened its session.
 struct RankProgress {
   uint64_t done_bytes = 0;
   uint64_t total_bytes = 0;

@@ -4,14 +4,26 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 
 #include "common/check.h"
+#include "daemon/limits.h"
 
 namespace forestage {
 namespace {
 
 std::string DescribeRank(uint32_t local_rank, int64_t pid) {
   return absl::StrCat("rank ", local_rank, " (pid ", pid, ")");
+}
+
+// Lists of damaged shards have a line for each, and may be long.
+std::string OneLine(absl::string_view text) {
+  std::string line = absl::StrReplaceAll(text, {{"\n", "; "}});
+  if (line.size() > kRankFailureBytesMax) {
+    line.resize(kRankFailureBytesMax);
+    absl::StrAppend(&line, "...");
+  }
+  return line;
 }
 
 SessionPolicy Resolve(SessionPolicy requested) {
@@ -81,6 +93,15 @@ void Group::ReportReady(SessionId session, const CheckpointSignature& signature)
     return;
   }
   CHECK(false);
+}
+
+void Group::OnRankFailed(const RankFailure& failure) {
+  if (verdict_.has_value()) return;
+  verdict_ = Verdict{
+      .policy = SessionPolicy::kNative,
+      .reason_class = ReasonClass::kGroupIncomplete,
+      .reason = absl::StrCat("strict agreement: ", DescribeRank(failure.local_rank, failure.pid),
+                             " cannot take part: ", OneLine(failure.why))};
 }
 
 void Group::Leave(SessionId session) {

@@ -6,6 +6,7 @@
 //
 //   undecided --first rank joins (eager)------------------> decided
 //   undecided --all ranks ready, or the deadline (strict)-> decided      (never leaves it)
+//   undecided --a rank cannot take part (strict)----------> decided
 #pragma once
 
 #include <cstdint>
@@ -35,6 +36,13 @@ struct GroupMember {
   int64_t pid = 0;
 };
 
+// A rank that loads by itself, whatever its group is told.
+struct RankFailure {
+  uint32_t local_rank = 0;
+  int64_t pid = 0;
+  std::string why;
+};
+
 // Not thread-safe.
 class Group {
  public:
@@ -58,6 +66,9 @@ class Group {
   // The member's headers are sound and its checkpoint has this signature.
   // Requires: the session has joined; once a session.
   void ReportReady(SessionId session, const CheckpointSignature& signature);
+  // Strict and undecided: decides native, with this rank's reason, since nobody can wait for it.
+  // Otherwise nothing.
+  void OnRankFailed(const RankFailure& failure);
   // Frees the seat. A session that has not joined is ignored.
   void Leave(SessionId session);
 
@@ -82,6 +93,7 @@ class Group {
   std::optional<absl::Time> deadline() const;
   bool empty() const { return members_.empty(); }
   uint32_t local_size() const { return local_size_; }
+  SessionAgreement agreement() const { return agreement_; }
 
  private:
   struct Member {

@@ -85,6 +85,11 @@ class GroupPlay {
         break;
       case 4:
         if (found != members_.end() && Below(3) == 0) {
+          // Whoever leaves before it is ready has failed, but for one that is replaced.
+          if (!found->second.signature.has_value() && Below(2) == 0) {
+            group_.OnRankFailed({.local_rank = rank, .pid = 1, .why = "it\nfailed"});
+            failed_ = true;
+          }
           group_.Leave(found->second.terms.session);
           members_.erase(found);
           AnswerAdmission();
@@ -153,13 +158,13 @@ class GroupPlay {
     } else if (!strict_told_) {
       // All or nothing: the same to all who are there, and not before it was time.
       if (outcomes.empty()) {
-        EXPECT_FALSE(all_ready || (now_ >= deadline_ && AnyReady()));
+        EXPECT_FALSE(all_ready || ((now_ >= deadline_ || failed_) && AnyReady()));
         return;
       }
       strict_told_ = true;
-      EXPECT_TRUE(all_ready || now_ >= deadline_);
+      EXPECT_TRUE(all_ready || now_ >= deadline_ || failed_);
       EXPECT_EQ(given.size(), 1u);
-      if (seen.size() > 1) {
+      if (seen.size() > 1 || failed_) {
         EXPECT_EQ(*given.begin(), SessionPolicy::kNative);
       }
       CheckEveryReadyRankIsTold();
@@ -221,6 +226,8 @@ class GroupPlay {
   absl::Time now_ = absl::UnixEpoch();
   std::map<uint32_t, ModelMember> members_;
   bool strict_told_ = false;
+  // Before the decision, or after it.
+  bool failed_ = false;
   std::optional<CheckpointSignature> striped_signature_;
   std::optional<SessionPolicy> group_policy_;
 };

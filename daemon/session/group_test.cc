@@ -1,9 +1,12 @@
 #include "daemon/session/group.h"
 
+#include <string>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "common/status_matchers.h"
+#include "daemon/limits.h"
 
 namespace forestage {
 namespace {
@@ -148,6 +151,45 @@ TEST(GroupTest, StrictDeadlineGivesNativeToAllAndNamesTheMissing) {
   // Whoever comes later gets the same.
   group.ReportReady(102, kSignature);
   EXPECT_EQ(OnlyDecision(group, kDeadline).effective, SessionPolicy::kNative);
+}
+
+TEST(GroupTest, StrictRankThatCannotTakePartGivesNativeToAllAtOnceWithItsReason) {
+  Group group(Strict(0, 3), kDeadline);
+  ASSERT_OK(group.Join(Strict(0, 3)));
+  ASSERT_OK(group.Join(Strict(1, 3)));
+  group.ReportReady(100, kSignature);
+  group.NoteReadingBegan();
+  group.OnRankFailed({.local_rank = 1, .pid = 1001, .why = "one is cut\nanother is damaged"});
+  group.Leave(101);
+  const SessionDecision decision = OnlyDecision(group);
+  EXPECT_EQ(decision.effective, SessionPolicy::kNative);
+  EXPECT_EQ(decision.reason_class, ReasonClass::kGroupIncomplete);
+  EXPECT_EQ(decision.reason,
+            "strict agreement: rank 1 (pid 1001) cannot take part: one is cut; another is damaged");
+  EXPECT_FALSE(group.MayReadAhead(100));
+  EXPECT_EQ(group.deadline(), std::nullopt);
+  // Whoever comes later gets the same, and nothing that fails later changes it.
+  group.OnRankFailed({.local_rank = 0, .pid = 1000, .why = "late"});
+  ASSERT_OK(group.Join(Strict(2, 3)));
+  group.ReportReady(102, kSignature);
+  EXPECT_THAT(OnlyDecision(group).reason, HasSubstr("rank 1 (pid 1001)"));
+}
+
+TEST(GroupTest, ARankThatFailsConcernsNobodyUnderEagerAgreement) {
+  Group group(Eager(0, 2), kDeadline);
+  ASSERT_OK(group.Join(Eager(0, 2)));
+  group.OnRankFailed({.local_rank = 1, .pid = 1001, .why = "damaged"});
+  group.ReportReady(100, kSignature);
+  EXPECT_EQ(OnlyDecision(group).effective, SessionPolicy::kRankStripedReadAhead);
+}
+
+TEST(GroupTest, ALongReasonIsCut) {
+  Group group(Strict(0, 2), kDeadline);
+  ASSERT_OK(group.Join(Strict(0, 2)));
+  group.ReportReady(100, kSignature);
+  group.OnRankFailed(
+      {.local_rank = 1, .pid = 1001, .why = std::string(2 * kRankFailureBytesMax, 'x')});
+  EXPECT_LT(OnlyDecision(group).reason.size(), kRankFailureBytesMax + 100);
 }
 
 TEST(GroupTest, StrictWithTwoCheckpointsGivesNativeToAll) {

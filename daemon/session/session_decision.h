@@ -29,7 +29,7 @@ enum class ReasonClass {
   kDecidedByGroup,     // "decided_by_group": another rank's wish decided
   kNativeInGroup,      // "native_in_group": a rank of the group asked for native first
   kSignatureMismatch,  // "signature_mismatch": ranks see different checkpoints
-  kGroupIncomplete,    // "group_incomplete": strict, and ranks were missing at the deadline
+  kGroupIncomplete,    // "group_incomplete": strict, and ranks were missing or failed
   kNotEnoughMemory,    // "not_enough_memory": the node has no room for the checkpoint's pages
 };
 absl::string_view ReasonClassName(ReasonClass reason_class);

@@ -95,6 +95,8 @@ struct SessionRegistry::Session {
   // The file system of its first file; unknown until all have come.
   uint64_t storage = WorkOwner::kUnknown;
   bool preparing = false;
+  // What the others of its group are told when its client closes it now.
+  std::string refusal = "it closed its session";
   // When the preparation is given up.
   absl::Time preparation_deadline;
   std::vector<std::function<void(absl::StatusOr<SessionDelivery>)>> waiters;
@@ -164,6 +166,11 @@ Group& SessionRegistry::FindOrFound(const GroupKey& key, const GroupMember& memb
                                        ? terms.agreement_timeout
                                        : options_.agreement_timeout;
     group = std::make_unique<Group>(member, options_.now() + timeout);
+    if (terms.agreement == SessionAgreement::kStrict) {
+      const std::optional<RankFailure> failure =
+          rank_failures_.TakeFor(key, member, options_.now());
+      if (failure.has_value()) group->OnRankFailed(*failure);
+    }
   }
   return *group;
 }
@@ -173,6 +180,18 @@ absl::StatusOr<SessionId> SessionRegistry::Open(const SessionTerms& terms, const
   RETURN_IF_ERROR(ValidateSessionTerms(terms));
   ASSIGN_OR_RETURN(const SessionToken token, MakeToken());
   absl::MutexLock lock(&mutex_);
+  absl::StatusOr<SessionId> id = OpenLocked(token, terms, peer, std::move(listener));
+  if (absl::IsResourceExhausted(id.status())) {
+    const GroupKey key(terms.group_name, terms.launch_nonce, terms.path);
+    OnRankFailed(key, terms, peer.pid, id.status().message());
+  }
+  return id;
+}
+
+absl::StatusOr<SessionId> SessionRegistry::OpenLocked(const SessionToken& token,
+                                                      const SessionTerms& terms,
+                                                      const PeerIdentity& peer,
+                                                      std::shared_ptr<SessionListener> listener) {
   if (draining_) return absl::UnavailableError("the daemon is draining");
   GroupKey key(terms.group_name, terms.launch_nonce, terms.path);
   // A dead holder is replaced before anything else, since it may be the last of its group.
@@ -216,6 +235,20 @@ absl::StatusOr<SessionId> SessionRegistry::Open(const SessionTerms& terms, const
   ReportCounts();
   exit_watch_.Wake();
   return id;
+}
+
+void SessionRegistry::OnRankFailed(const GroupKey& key, const SessionTerms& terms, int64_t pid,
+                                   absl::string_view why) {
+  if (terms.agreement != SessionAgreement::kStrict || terms.local_size == 1) return;
+  const RankFailure failure = {.local_rank = terms.local_rank, .pid = pid, .why = std::string(why)};
+  rank_failures_.Add(key, terms.local_size, failure, options_.now());
+  const auto group = groups_.find(key);
+  if (group == groups_.end() || group->second->agreement() != terms.agreement ||
+      group->second->local_size() != terms.local_size) {
+    return;
+  }
+  group->second->OnRankFailed(failure);
+  GiveOutcomes(*group->second);
 }
 
 void SessionRegistry::Close(SessionId id) {
@@ -264,7 +297,10 @@ absl::StatusOr<std::shared_ptr<UserQuota::Charge>> SessionRegistry::AdmitShards(
   Session* session = Find(id);
   RETURN_IF_ERROR(CheckShards(session, first_index, count));
   const size_t reserved = std::min(count, session->reserved_count);
-  RETURN_IF_ERROR(session->charge->AddDescriptors(count - reserved));
+  if (absl::Status admitted = session->charge->AddDescriptors(count - reserved); !admitted.ok()) {
+    session->refusal = std::string(admitted.message());
+    return admitted;
+  }
   session->reserved_count -= reserved;
   return session->charge;
 }
@@ -779,6 +815,11 @@ void SessionRegistry::End(SessionId id, absl::string_view outcome, const absl::S
                session->peer.pid, std::string(outcome), absl::CEscape(status.ToString()));
   session->listener->OnEnded(status);
   if (observer_ != nullptr) observer_->OnSessionEnded(outcome);
+  // Who is replaced has somebody else on his seat already.
+  if (session->staged == nullptr && outcome != "replaced" && outcome != "draining") {
+    OnRankFailed(session->group_key, session->terms, session->peer.pid,
+                 status.ok() ? session->refusal : status.message());
+  }
   ReportCounts();
   // Closing files and waiting for lanes block on storage.
   if (session->staged != nullptr) {

@@ -32,6 +32,7 @@
 #include "daemon/memory/memory_ledger.h"
 #include "daemon/session/exit_watch.h"
 #include "daemon/session/group.h"
+#include "daemon/session/rank_failures.h"
 #include "daemon/session/session_decision.h"
 #include "daemon/session/session_terms.h"
 #include "daemon/session/shard_lending.h"
@@ -221,9 +222,15 @@ class SessionRegistry {
 
  private:
   struct Session;
-  // Group name, launch nonce, path.
-  using GroupKey = std::tuple<std::string, std::string, std::string>;
+  using GroupKey = RankFailures::GroupKey;
 
+  absl::StatusOr<SessionId> OpenLocked(const SessionToken& token, const SessionTerms& terms,
+                                       const PeerIdentity& peer,
+                                       std::shared_ptr<SessionListener> listener)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The rank loads natively by itself: nobody of its strict group need wait for it.
+  void OnRankFailed(const GroupKey& key, const SessionTerms& terms, int64_t pid,
+                    absl::string_view why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Group& FindOrFound(const GroupKey& key, const GroupMember& member, const SessionTerms& terms)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Session* Find(SessionId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -282,6 +289,7 @@ class SessionRegistry {
   std::map<SessionId, std::unique_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
   std::map<SessionToken, SessionId> tokens_ ABSL_GUARDED_BY(mutex_);
   std::map<GroupKey, std::unique_ptr<Group>> groups_ ABSL_GUARDED_BY(mutex_);
+  RankFailures rank_failures_ ABSL_GUARDED_BY(mutex_);
   UserQuota quota_;
   // The descriptors that a user has in a checkpoint; entries outlive their charges for a while.
   std::map<std::pair<uid_t, const StagedCheckpoint*>, std::weak_ptr<UserQuota::Charge>>

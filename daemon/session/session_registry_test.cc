@@ -485,6 +485,90 @@ TEST_F(SessionRegistryTest, StrictDeadlineGivesNativeAndStopsReading) {
   EXPECT_EQ(store_.checkpoint(1)->sessions_demanding(), 0u);
 }
 
+TEST_F(SessionRegistryTest, AStrictGroupDoesNotWaitForARankWhoseShardsAreDamaged) {
+  const Opened first = OpenReady(StrictTerms(0, 2));
+  store_.FailWith(absl::InvalidArgumentError("model.safetensors: the header is damaged"));
+  const Opened second = Open(StrictTerms(1, 2));
+  SendShards(second);
+  EXPECT_FALSE(second.listener->WaitForEnd().ok());
+  const SessionDecision decision = first.listener->WaitForDecision();
+  EXPECT_EQ(decision.effective, SessionPolicy::kNative);
+  EXPECT_EQ(decision.reason_class, ReasonClass::kGroupIncomplete);
+  EXPECT_THAT(decision.reason, AllOf(HasSubstr("rank 1 (pid "), HasSubstr("header is damaged")));
+  EXPECT_EQ(store_.checkpoint(1)->sessions_demanding(), 0u);
+}
+
+TEST_F(SessionRegistryTest, AStrictGroupDoesNotWaitForARankThatLeavesBeforeItIsReady) {
+  const IdleProcess other;
+  const Opened first = OpenReady(StrictTerms(0, 3));
+  const Opened second = Open(StrictTerms(1, 3));
+  EXPECT_FALSE(first.listener->has_decision());
+  registry_.Close(second.id);
+  EXPECT_THAT(first.listener->WaitForDecision().reason, HasSubstr("it closed its session"));
+  // And of another launch, one that dies.
+  SessionTerms terms = StrictTerms(0, 2);
+  terms.launch_nonce = "next";
+  const Opened survivor = OpenReady(terms);
+  terms.local_rank = 1;
+  const Opened killed = Open(terms, other.peer());
+  registry_.OnProcessExit(killed.id);
+  EXPECT_THAT(survivor.listener->WaitForDecision().reason, HasSubstr("the process has exited"));
+}
+
+TEST_F(SessionRegistryTest, AStrictRankIsToldOfOneThatFailedBeforeItCame) {
+  registry_.Close(Open(StrictTerms(1, 2)).id);
+  const Opened late = OpenReady(StrictTerms(0, 2));
+  EXPECT_THAT(late.listener->WaitForDecision().reason, HasSubstr("rank 1 (pid "));
+  registry_.Close(late.id);
+  // Whoever failed tries again: this is another launch.
+  const Opened again = OpenReady(StrictTerms(1, 2));
+  const Opened other = OpenReady(StrictTerms(0, 2));
+  EXPECT_EQ(other.listener->WaitForDecision().effective, SessionPolicy::kRankStripedReadAhead);
+  EXPECT_EQ(again.listener->WaitForDecision().effective, SessionPolicy::kRankStripedReadAhead);
+  registry_.Close(again.id);
+  registry_.Close(other.id);
+  // Nor is it said for ever.
+  registry_.Close(Open(StrictTerms(1, 2)).id);
+  Advance(kRankFailureKept);
+  EXPECT_FALSE(OpenReady(StrictTerms(0, 2)).listener->has_decision());
+}
+
+TEST_F(SessionRegistryTest, AStrictRankThatReplacesADeadOneIsNoFailure) {
+  auto dead = std::make_unique<IdleProcess>();
+  const Opened first = OpenReady(StrictTerms(0, 2));
+  Open(StrictTerms(1, 2), dead->peer());
+  dead->Kill();
+  const Opened second = OpenReady(StrictTerms(1, 2));
+  EXPECT_EQ(second.listener->WaitForDecision().effective, SessionPolicy::kRankStripedReadAhead);
+  EXPECT_EQ(first.listener->WaitForDecision().effective, SessionPolicy::kRankStripedReadAhead);
+}
+
+TEST_F(SessionQuotaTest, AStrictGroupDoesNotWaitForARankThatIsRefused) {
+  const Opened first = OpenReady(StrictTerms(0, 2));
+  for (const char* path : {"/models/draft", "/models/other"}) {
+    SessionTerms other = Terms(0, 1);
+    other.path = path;
+    Open(other);
+  }
+  const auto refused = TryOpen(StrictTerms(1, 2));
+  ASSERT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
+  EXPECT_THAT(first.listener->WaitForDecision().reason,
+              AllOf(HasSubstr("rank 1 (pid "), HasSubstr(refused.status().message())));
+}
+
+TEST_F(SessionQuotaTest, AStrictGroupIsToldWhyTheDescriptorsOfARankWereRefused) {
+  const Opened first = OpenReady(StrictTerms(0, 2));
+  SessionTerms many = StrictTerms(1, 2);
+  for (int i = 0; i < 9; ++i) many.shards.push_back(many.shards.front());
+  const Opened second = Open(many);
+  const auto refused = registry_.AdmitShards(second.id, 0, 10);
+  ASSERT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
+  // Its client loads natively then.
+  registry_.Close(second.id);
+  EXPECT_THAT(first.listener->WaitForDecision().reason,
+              AllOf(HasSubstr("rank 1 (pid "), HasSubstr(refused.status().message())));
+}
+
 TEST_F(SessionRegistryTest, GroupIsForgottenWithItsLastSession) {
   SessionTerms native = Terms(0, 2);
   native.policy = SessionPolicy::kNative;

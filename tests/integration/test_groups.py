@@ -1,10 +1,13 @@
 """Ranks that come together, late, twice, or not at all."""
 
+import os
+import signal
+
 import pytest
 
 from forestage_testing import checkpoints
 from forestage_testing.cli import read_digests
-from forestage_testing.processes import wait_until
+from forestage_testing.processes import children_of, wait_until
 
 STAGED = "rank_striped_read_ahead"
 
@@ -109,6 +112,107 @@ def test_a_strict_group_without_a_rank_is_native_and_names_it(
         assert "1" in decision["reason"], decision["reason"]
         assert "rank" in decision["reason"], decision["reason"]
         check_rank(rank, rank.finish(), checkpoint)
+
+
+# Nobody waits so long.
+STRICT = ["--strict", "--agreement-timeout", "3600"]
+
+
+def damage_header(path):
+    """In place; returns what mends it."""
+    content = path.read_bytes()
+    with open(path, "r+b") as file:
+        file.seek(8)
+        file.write(b"[")
+
+    def mend():
+        with open(path, "r+b") as file:
+            file.write(content)
+
+    return mend
+
+
+def test_a_strict_group_does_not_wait_for_a_rank_that_fails_at_its_open(
+    daemon, checkpoint, start_rank
+):
+    first = start_rank(checkpoint, socket=daemon.socket, rank=0, size=2, flags=STRICT)
+    wait_until(lambda: daemon.status()["checkpoints"], "the first rank to be ready")
+    (path, _) = checkpoints.shard_paths(checkpoint)
+    damage_header(path)
+    second = start_rank(checkpoint, socket=daemon.socket, rank=1, size=2, flags=STRICT)
+    assert path.name in second.outcome()["message"]
+    # It goes on natively, and finds by itself that the file is damaged.
+    assert path.name in first.outcome()["message"]
+    (line,) = [line for line in daemon.log.splitlines() if "info decision" in line]
+    assert " rank=0 " in line and "effective=native" in line
+    assert "strict agreement: rank 1 (pid " in line and path.name in line
+    daemon.wait_for_no_sessions()
+
+
+def test_a_strict_rank_is_told_of_one_that_failed_before_it_came(
+    daemon, checkpoint, start_rank, check_rank
+):
+    (path, _) = checkpoints.shard_paths(checkpoint)
+    mend = damage_header(path)
+    early = start_rank(checkpoint, socket=daemon.socket, rank=1, size=2, flags=STRICT)
+    assert path.name in early.outcome()["message"]
+    mend()
+    late = start_rank(checkpoint, socket=daemon.socket, rank=0, size=2, flags=STRICT)
+    decision = late.expect("opened")["decision"]
+    assert decision["effective"] == "native"
+    assert "rank 1" in decision["reason"] and path.name in decision["reason"], decision
+    check_rank(late, late.finish(), checkpoint)
+
+
+def test_a_strict_group_does_not_wait_for_a_rank_that_is_killed_at_its_open(
+    daemon, checkpoint, start_rank, check_rank, mount_slowfs
+):
+    slowfs = mount_slowfs(checkpoint)
+    slowfs.hold(checkpoints.shard_paths(checkpoint)[0].name)
+    killed = start_rank(slowfs.mount, socket=daemon.socket, rank=1, size=2, flags=STRICT)
+    # The daemon reads its headers.
+    slowfs.wait_until_held()
+    killed.process.kill()
+    wait_until(lambda: "session ended" in daemon.log, "the killed rank's session to go")
+    slowfs.release()
+    other = start_rank(slowfs.mount, socket=daemon.socket, rank=0, size=2, flags=STRICT)
+    decision = other.expect("opened")["decision"]
+    assert decision["effective"] == "native"
+    assert "rank 1" in decision["reason"], decision
+    check_rank(other, other.finish(), checkpoint)
+
+
+def test_a_strict_load_ends_when_a_rank_never_came_to_the_daemon(
+    daemon, cli, checkpoint, tmp_path, mount_slowfs
+):
+    """The daemon knows nothing of it, but whoever has started the ranks does."""
+    slowfs = mount_slowfs(checkpoint)
+    slowfs.hold(checkpoints.INDEX_NAME)
+    load = cli.start_load(
+        slowfs.mount, ranks=2, digests=tmp_path / "digests", flags=["--agreement", "strict"]
+    )
+    slowfs.wait_until_held()
+    wait_until(lambda: processes_of_rank(load, 1), "the rank to begin")
+    (victim,) = processes_of_rank(load, 1)
+    os.kill(victim, signal.SIGKILL)
+    slowfs.release()
+    finished = load.finish(code=1)
+    waiting, killed = finished.json["ranks"]
+    assert "killed by signal 9" in killed["error"]
+    assert "since rank 1 failed before its open" in waiting["error"], waiting
+    assert "strict agreement" in finished.stderr
+    daemon.wait_for_no_sessions()
+
+
+def processes_of_rank(load, rank):
+    """One, once it has begun."""
+    found = []
+    for worker in children_of(load.pid):
+        for pid in children_of(worker):
+            with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
+                if f"--rank={rank}" in file.read().split("\0"):
+                    found.append(pid)
+    return found
 
 
 def test_a_rank_that_asks_for_native_gets_it_and_no_other_does(

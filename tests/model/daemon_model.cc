@@ -32,6 +32,9 @@ constexpr uint64_t kNodeBytes = 100 * kGiB;
 constexpr uint64_t kHeadroomBytes = 10 * kGiB;
 constexpr uint64_t kPlentyBytes = 50 * kGiB;
 
+// How sessions end that did nothing wrong.
+constexpr absl::string_view kEndOfDrain = "the daemon is draining";
+
 std::string NameOf(const ModelRank& rank) { return absl::StrCat("rank ", rank.number); }
 
 }  // namespace
@@ -130,6 +133,7 @@ void DaemonModel::SetMemory(uint64_t bytes) {
 
 void DaemonModel::StartDaemon() {
   drain_steps_ = 0;
+  failures_.clear();
   ledger_ = std::make_unique<MemoryLedger>(MemoryBudget::Options{
       .root = world_.memory_root.path(), .headroom = {}, .limit_bytes = kNoMemoryLimit});
   absl::StatusOr<std::unique_ptr<StripedCheckpointStore>> store = StripedCheckpointStore::Create(
@@ -283,6 +287,9 @@ void DaemonModel::OnEnded(ModelRank& rank, const absl::Status& status) {
   rank.loss->Lose("the session has ended");
   if (rank.group == nullptr) return;
   rank.group->members.erase(&rank);
+  if (!rank.ready.has_value() && !opening_ && status.message() != kEndOfDrain) {
+    OnRankFailed(rank.terms, rank.group_key);
+  }
   if (rank.group->members.empty()) groups_.erase(rank.group_key);
 }
 
@@ -470,10 +477,32 @@ void DaemonModel::JoinGroup(ModelRank& rank, const std::string& key) {
     group->agreement = rank.terms.agreement;
     group->deadline = now_ + timeout;
     group->first_wish = rank.terms.policy;
+    const auto failure = failures_.find(key);
+    if (group->agreement == SessionAgreement::kStrict && failure != failures_.end() &&
+        now_ < failure->second.at + kRankFailureKept &&
+        failure->second.local_size == group->local_size) {
+      group->failed = failure->second.local_rank != rank.terms.local_rank;
+      if (group->failed) {
+        Count("failed before it came");
+      } else {
+        failures_.erase(failure);
+      }
+    }
   }
   group->members.insert(&rank);
   rank.group = group;
   rank.group_key = key;
+}
+
+void DaemonModel::OnRankFailed(const SessionTerms& terms, const std::string& key) {
+  if (terms.agreement != SessionAgreement::kStrict || terms.local_size == 1) return;
+  failures_[key] = {.local_rank = terms.local_rank, .local_size = terms.local_size, .at = now_};
+  const auto found = groups_.find(key);
+  if (found == groups_.end()) return;
+  ModelGroup& group = *found->second;
+  if (group.agreement != SessionAgreement::kStrict || group.local_size != terms.local_size) return;
+  if (!group.decided) Count("failed before the decision");
+  group.failed = group.failed || !group.decided;
 }
 
 void DaemonModel::Open() {
@@ -501,8 +530,14 @@ void DaemonModel::Open() {
                     SessionPolicyName(rank.terms.policy), " checkpoint ", rank.checkpoint,
                     rank.terms.demand_follows ? " demand follows" : ""));
   const bool had_holder = HolderOf(rank, key) != nullptr;
+  opening_ = true;
   const absl::StatusOr<SessionId> id =
       registry_->Open(rank.terms, rank.process->peer, ListenerFor(rank));
+  opening_ = false;
+  const bool decided = std::exchange(decided_while_opening_, false);
+  Expect(!decided || absl::IsResourceExhausted(id.status()),
+         "an open that is not refused decides for others");
+  if (absl::IsResourceExhausted(id.status())) OnRankFailed(rank.terms, key);
   Count(absl::StrCat("open ", absl::StatusCodeToString(id.status().code())));
   if (id.ok() && had_holder) Count("replaced");
   // Sessions that have ended count for their user until their files are let go of.

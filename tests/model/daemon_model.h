@@ -132,6 +132,8 @@ class DaemonModel {
   // Who has its seat in its group.
   const ModelRank* HolderOf(const ModelRank& rank, const std::string& key) const;
   void JoinGroup(ModelRank& rank, const std::string& key);
+  // A rank of a strict group loads by itself before it was told anything.
+  void OnRankFailed(const SessionTerms& terms, const std::string& key);
   ModelRank* SomeRank(Wanted wanted);
   void UseExtent(ModelRank& rank, uint64_t index);
   void SetMemory(uint64_t bytes);
@@ -186,6 +188,16 @@ class DaemonModel {
   std::list<ModelProcess> processes_;
   std::list<ModelRank> ranks_;
   std::map<std::string, std::shared_ptr<ModelGroup>> groups_;
+  // By group: which rank failed last, of how many, and when.
+  struct Failure {
+    uint32_t local_rank = 0;
+    uint32_t local_size = 0;
+    absl::Time at;
+  };
+  std::map<std::string, Failure> failures_;
+  // What ends while a rank is opened was replaced by it.
+  bool opening_ = false;
+  bool decided_while_opening_ = false;
   std::list<ModelBoardWatch> boards_;
   std::set<uint64_t> generations_;
   // By files and their times.

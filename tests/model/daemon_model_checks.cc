@@ -93,7 +93,7 @@ void DaemonModel::CheckGroups() {
       if (group->agreement == SessionAgreement::kEager) {
         Expect(told == member->ready.has_value(),
                NameOf(*member) + " is ready under eager agreement, and not told");
-      } else if (group->decided) {
+      } else if (group->decided || group->failed) {
         Expect(told == member->ready.has_value(),
                NameOf(*member) + " is not told what its strict group was told");
       } else {
@@ -105,8 +105,8 @@ void DaemonModel::CheckGroups() {
 
 // Under strict agreement, too, reading does not wait for the decision, whoever came first and left.
 void DaemonModel::CheckReadingBeginsWithTheFirst(const std::string& key, const ModelGroup& group) {
-  if (group.decided || group.first_wish == SessionPolicy::kNative || !memory_was_plenty_ ||
-      registry_->draining()) {
+  if (group.decided || group.failed || group.first_wish == SessionPolicy::kNative ||
+      !memory_was_plenty_ || registry_->draining()) {
     return;
   }
   bool any_ready = false;
@@ -130,7 +130,13 @@ void DaemonModel::CheckDecision(const ModelRank& rank, const SessionDecision& de
       group.members.size() == group.local_size &&
       absl::c_all_of(group.members, [](const ModelRank* one) { return one->ready.has_value(); });
   if (group.agreement == SessionAgreement::kStrict && !group.decided) {
-    Expect(all_ready || now_ >= group.deadline, "a strict group is told before it is complete");
+    // A rank that is refused has failed; the model is told of it later.
+    group.failed = group.failed || opening_;
+    decided_while_opening_ = decided_while_opening_ || opening_;
+    Expect(all_ready || now_ >= group.deadline || group.failed,
+           "a strict group is told before it is complete");
+    Expect(!group.failed || decision.effective == SessionPolicy::kNative,
+           "a strict group is to read together without one that failed");
   }
   group.decided = true;
   if (decision.effective == SessionPolicy::kRankStripedReadAhead) {

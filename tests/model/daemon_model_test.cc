@@ -189,6 +189,8 @@ TEST_F(DaemonModelTest, ReachesWhatItIsFor) {
                                  "drained",
                                  "restarted",
                                  "exit seen",
+                                 "failed before it came",
+                                 "failed before the decision",
                                  "file changed",
                                  "process died",
                                  "replaced",

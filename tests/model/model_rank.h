@@ -37,6 +37,8 @@ struct ModelGroup {
   std::set<struct ModelRank*> members;
   // Somebody was told a decision.
   bool decided = false;
+  // Strict: a rank could not take part before that.
+  bool failed = false;
   std::optional<SessionPolicy> policy;
   std::optional<CheckpointSignature> striped_signature;
 };
