@@ -25,6 +25,8 @@ inline constexpr uint64_t kMountFlightBytesMin = 16 * kMiB;
 inline constexpr uint64_t kReadFirstBytes = kMountFlightBytesStart;
 // A read that takes longer is reported, and does not count against the node's budget any more.
 inline constexpr absl::Duration kStuckReadTime = absl::Seconds(10);
+// So many of them are named to those who ask how far staging is.
+inline constexpr size_t kStuckReadsShown = 8;
 // Requests that one reader takes at a time.
 inline constexpr size_t kReaderRequestsMax = 64;
 // Pieces that one io_uring reader has at the kernel, and kernel worker threads that serve them: a

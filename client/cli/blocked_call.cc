@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/cli/name_escaping.h"
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
@@ -26,9 +27,10 @@ namespace {
 
 // Where a call has its file.
 enum class FileArgument {
-  kPath,        // a path first
-  kPathAt,      // a directory's descriptor, then a path
-  kDescriptor,  // a descriptor first
+  kPath,          // a path first
+  kPathAt,        // a directory's descriptor, then a path
+  kDescriptor,    // a descriptor first
+  kDescriptorAt,  // the same, and an offset as the fourth argument
 };
 
 struct FileCall {
@@ -61,11 +63,11 @@ constexpr FileCall kFileCalls[] = {
     {SYS_name_to_handle_at, "name_to_handle_at", FileArgument::kPathAt},
     {SYS_fstat, "stat", FileArgument::kDescriptor},
     {SYS_read, "read", FileArgument::kDescriptor},
-    {SYS_pread64, "read", FileArgument::kDescriptor},
+    {SYS_pread64, "read", FileArgument::kDescriptorAt},
     {SYS_readv, "read", FileArgument::kDescriptor},
-    {SYS_preadv2, "read", FileArgument::kDescriptor},
+    {SYS_preadv2, "read", FileArgument::kDescriptorAt},
     {SYS_write, "write", FileArgument::kDescriptor},
-    {SYS_pwrite64, "write", FileArgument::kDescriptor},
+    {SYS_pwrite64, "write", FileArgument::kDescriptorAt},
     {SYS_getdents64, "listing", FileArgument::kDescriptor},
     {SYS_fadvise64, "read-ahead", FileArgument::kDescriptor},
     {SYS_readahead, "read-ahead", FileArgument::kDescriptor},
@@ -106,7 +108,7 @@ std::string DescriptorPath(pid_t thread, uint64_t descriptor) {
   return absl::StartsWith(path, "/") && !absl::StartsWith(path, "/dev/") ? std::string(path) : "";
 }
 
-std::string FileOf(pid_t thread, FileArgument file, const std::array<uint64_t, 2>& arguments) {
+std::string FileOf(pid_t thread, FileArgument file, const std::array<uint64_t, 4>& arguments) {
   switch (file) {
     case FileArgument::kPath:
       return ReadText(thread, arguments[0]);
@@ -117,6 +119,7 @@ std::string FileOf(pid_t thread, FileArgument file, const std::array<uint64_t, 2
       return path.empty() ? directory : absl::StrCat(directory, "/", path);
     }
     case FileArgument::kDescriptor:
+    case FileArgument::kDescriptorAt:
       return DescriptorPath(thread, arguments[0]);
   }
   return "";
@@ -127,7 +130,7 @@ std::string FileOf(pid_t thread, FileArgument file, const std::array<uint64_t, 2
 std::optional<BlockedCall> ReadCall(pid_t thread, const std::string& line) {
   const std::vector<std::string> words = absl::StrSplit(line, ' ');
   int64_t number = 0;
-  std::array<uint64_t, 2> arguments = {};
+  std::array<uint64_t, 4> arguments = {};
   if (words.size() < 7 || !absl::SimpleAtoi(words[0], &number)) return std::nullopt;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!absl::SimpleHexAtoi(words[i + 1], &arguments[i])) return std::nullopt;
@@ -137,10 +140,17 @@ std::optional<BlockedCall> ReadCall(pid_t thread, const std::string& line) {
   if (call == std::end(kFileCalls)) return std::nullopt;
   std::string file = FileOf(thread, call->file, arguments);
   if (file.empty()) return std::nullopt;
-  return BlockedCall{.call = call->name, .file = std::move(file), .identity = line};
+  BlockedCall blocked = {.call = call->name, .file = std::move(file), .identity = line};
+  if (call->file == FileArgument::kDescriptorAt) blocked.offset = arguments[3];
+  return blocked;
 }
 
 }  // namespace
+
+std::string BlockedText(const BlockedCall& blocked) {
+  const std::string text = absl::StrCat(blocked.call, " of ", EscapeName(blocked.file));
+  return blocked.offset.has_value() ? absl::StrCat(text, " at offset ", *blocked.offset) : text;
+}
 
 std::optional<BlockedCall> FindBlockedCall(pid_t process) {
   std::vector<pid_t> threads;

@@ -27,6 +27,7 @@
 #include "client/cli/stage_command.h"
 #include "client/cli/status_command.h"
 #include "client/cli/supervised_command.h"
+#include "client/cli/termination_signals.h"
 #include "client/src/socket_connect.h"
 
 #include "common/socket_path.h"
@@ -71,6 +72,8 @@ struct Parsed {
   bool needs_daemon = false;
   // Asks one if there is one, although it can do without.
   bool asks_daemon = false;
+  // The command looks at the signals that end it.
+  bool watches_signals = false;
 };
 
 // Of demo; far more than a small model has tensors for.
@@ -142,6 +145,7 @@ void AddLs(CLI::App& app, Parsed& parsed) {
       ->check(CheckNotEmpty);
   command->add_option("PREFIX", parsed.ls.prefix, "Only tensors whose name begins so");
   command->callback([&parsed] {
+    parsed.watches_signals = true;
     parsed.run = [&] {
       return RunSupervised(parsed.global, absl::ZeroDuration(),
                            [&](TerminationSignals&) { return RunLs(parsed.global, parsed.ls); });
@@ -160,6 +164,7 @@ void AddStage(CLI::App& app, Parsed& parsed) {
   command->add_flag("--once", parsed.stage.once, "Leave when all is in memory");
   command->callback([&parsed] {
     parsed.needs_daemon = true;
+    parsed.watches_signals = true;
     parsed.run = [&] {
       return RunSupervised(parsed.global, kOrderlyEndPatience, [&](TerminationSignals& signals) {
         return RunStage(parsed.global, parsed.stage, signals);
@@ -219,6 +224,7 @@ void AddLoad(CLI::App& app, Parsed& parsed) {
     parsed.load.share = *ShareFromName(parsed.share);
     parsed.load.policy = *PolicyFromName(parsed.policy);
     parsed.load.agreement = *AgreementFromName(parsed.agreement);
+    parsed.watches_signals = true;
     parsed.run = [&] {
       return RunSupervised(parsed.global, kOrderlyEndPatience, [&](TerminationSignals& signals) {
         return RunLoad(parsed.global, parsed.load, signals);
@@ -248,6 +254,7 @@ void AddRank(CLI::App& app, Parsed& parsed) {
     parsed.rank.share = *ShareFromName(parsed.share);
     parsed.rank.policy = *PolicyFromName(parsed.policy);
     parsed.rank.agreement = *AgreementFromName(parsed.agreement);
+    parsed.watches_signals = true;
     parsed.run = [&] { return RunRank(parsed.global, parsed.rank); };
   });
 }
@@ -275,6 +282,7 @@ void AddDoctor(CLI::App& app, Parsed& parsed) {
       ->check(CheckNotEmpty);
   command->callback([&parsed] {
     parsed.asks_daemon = true;
+    parsed.watches_signals = true;
     parsed.run = [&] {
       return RunSupervised(parsed.global, absl::ZeroDuration(), [&](TerminationSignals&) {
         return RunDoctor(parsed.global, parsed.doctor);
@@ -318,6 +326,7 @@ void AddDemo(CLI::App& app, Parsed& parsed) {
     parsed.demo.size_bytes = *ParseBytes(parsed.demo_size);
     parsed.demo.architecture = parsed.demo_architecture == "mixtral" ? DemoArchitecture::kMixtral
                                                                      : DemoArchitecture::kLlama;
+    parsed.watches_signals = true;
     parsed.run = [&] {
       return RunSupervised(parsed.global, kOrderlyEndPatience, [&](TerminationSignals& signals) {
         return RunDemo(parsed.global, parsed.demo, signals);
@@ -441,6 +450,7 @@ ExitCode Run(int argc, char** argv) {
     const absl::Status socket = CheckRanksSocket(parsed.global.socket_path);
     if (!socket.ok()) return Fail(parsed.global, ExitCode::kUsage, socket);
   }
+  if (!parsed.watches_signals) UnblockWatchedSignals();
   return parsed.run();
 }
 

@@ -120,6 +120,11 @@ DaemonCheckpointRow ToRow(const v1::CheckpointStatus& checkpoint) {
   row.bytes_per_second = checkpoint.progress().bytes_per_second();
   if (checkpoint.progress().has_seconds_left())
     row.seconds_left = checkpoint.progress().seconds_left();
+  for (const v1::StuckRead& read : checkpoint.progress().stuck_reads())
+    row.stuck_reads.push_back({.file = read.file(),
+                               .offset = read.offset(),
+                               .bytes = read.bytes(),
+                               .seconds = read.seconds()});
   for (const std::string& error : checkpoint.read_errors()) row.read_errors.push_back(error);
   for (const v1::SessionStatus& session : checkpoint.sessions())
     row.sessions.push_back(ToRow(session));

@@ -28,6 +28,12 @@ struct DaemonSessionRow {
   uint64_t consumed_bytes = 0;
   uint64_t major_faults = 0;
 };
+struct DaemonStuckReadRow {
+  std::string file;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  double seconds = 0;
+};
 struct DaemonCheckpointRow {
   std::string path;
   uint32_t shard_count = 0;
@@ -42,6 +48,8 @@ struct DaemonCheckpointRow {
   double bytes_per_second = 0;
   // nullopt: unknown.
   std::optional<double> seconds_left = std::nullopt;
+  // Reads without an answer for long.
+  std::vector<DaemonStuckReadRow> stuck_reads;
   std::vector<std::string> read_errors;
   std::vector<DaemonSessionRow> sessions;
 };

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "client/cli/blocked_call.h"
 #include "client/cli/byte_format.h"
 #include "client/cli/ls_command.h"
 #include "client/cli/name_escaping.h"
@@ -219,6 +220,15 @@ Json DaemonJson(const absl::StatusOr<DaemonStatus>& daemon) {
   return document;
 }
 
+// With the call that a thread which was left waiting still waits for.
+absl::Status NamingWhatHangs(const absl::Status& status) {
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  const std::optional<BlockedCall> blocked = FindBlockedCall(getpid());
+  if (!blocked.has_value()) return status;
+  return absl::DeadlineExceededError(
+      absl::StrCat(status.message(), "; ", BlockedText(*blocked), " has not come back"));
+}
+
 }  // namespace
 
 std::vector<Weakness> ReaderWeaknesses(const DoctorFindings& findings) {
@@ -281,8 +291,12 @@ ExitCode RunDoctor(const GlobalOptions& global, const DoctorOptions& options) {
   findings.directory = options.directory;
   absl::StatusOr<ExaminedCheckpoint> examined =
       ExamineCheckpoint(options.directory, kStoragePatience);
-  if (!examined.ok()) return Fail(global, ExitCode::kFailed, examined.status());
+  if (!examined.ok()) return Fail(global, ExitCode::kFailed, NamingWhatHangs(examined.status()));
   findings.checkpoint = *std::move(examined);
+  for (ExaminedMount& mount : findings.checkpoint.mounts) {
+    mount.status = NamingWhatHangs(mount.status);
+  }
+  findings.checkpoint.soundness = NamingWhatHangs(findings.checkpoint.soundness);
   findings.uid = geteuid();
   findings.has_fowner = HasFownerCapability();
   findings.memlock_bytes_max = MemlockBytesMax();

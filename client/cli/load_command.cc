@@ -49,6 +49,8 @@ constexpr absl::Duration kRankEndPatience = absl::Milliseconds(500);
 constexpr absl::Duration kRankKillPatience = absl::Milliseconds(200);
 // As many as the kernel follows.
 constexpr int kLinksMax = 40;
+// A signal to the process group reaches one process after the other.
+constexpr absl::Duration kGroupSignalPatience = absl::Milliseconds(250);
 constexpr char kLaunchNonceVariable[] = "FORESTAGE_LAUNCH_NONCE";
 
 // The ranks of one load and what they said.
@@ -105,8 +107,10 @@ class RankSet {
         watched.push_back({.fd = processes_[i]->descriptor(), .events = POLLIN, .revents = 0});
         owners.push_back(i);
       }
+      // What ended the ranks may have been meant for all, and is on its way to this process too.
+      if (AnyEndedBySignal() && signals.Wait(kGroupSignalPatience)) return EndAll();
+      if (signals.received() && !watched.empty()) return EndAll();
       if (watched.empty()) return absl::OkStatus();
-      if (signals.received()) return EndAll();
       const int ready = poll(watched.data(), watched.size(),
                              static_cast<int>(absl::ToInt64Milliseconds(kSignalInterval)));
       if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
@@ -148,6 +152,19 @@ class RankSet {
     if (ready_ + ended >= processes_.size()) gate_.Reset();
   }
 
+  // By one that asks for an end, and not by this process. Each such rank counts once.
+  bool AnyEndedBySignal() {
+    const sigset_t watched = WatchedSignals();
+    bool found = false;
+    for (size_t i = 0; i < processes_.size(); ++i) {
+      const RankProcess& process = *processes_[i];
+      if (process.running() || process.end_signal() == 0 || ended_early_.contains(i)) continue;
+      if (sigismember(&watched, process.end_signal()) != 1) continue;
+      found = ended_by_signal_.insert(process.rank()).second || found;
+    }
+    return found;
+  }
+
   absl::Status EndAll() {
     for (const auto& process : processes_) process->Terminate();
     const absl::Time deadline = absl::Now() + kRankEndPatience;
@@ -182,10 +199,12 @@ class RankSet {
       if (!processes_[i]->running()) continue;
       const std::optional<BlockedCall> blocked = stalls_[i].Look(now);
       if (!blocked.has_value()) continue;
-      const std::string text = StallText(*blocked);
-      if (told_stalls_.insert(text).second)
-        Note(absl::StrCat("rank ", processes_[i]->rank(), ": ", text));
+      TellOfStall(processes_[i]->rank(), StallText(*blocked));
     }
+  }
+
+  void TellOfStall(uint32_t rank, const std::string& text) {
+    if (told_stalls_.insert(text).second) Note(absl::StrCat("rank ", rank, ": ", text));
   }
 
   void TakeMessages(size_t index) {
@@ -201,6 +220,9 @@ class RankSet {
         absl::StrAppend(&digests_[index], digest->line, "\n");
       } else if (auto* note = std::get_if<RankNote>(&message)) {
         Note(absl::StrCat("rank ", process.rank(), ": ", note->text));
+      } else if (auto* stall = std::get_if<RankStall>(&message)) {
+        stalls_[index].Told();
+        TellOfStall(process.rank(), stall->text);
       } else {
         outcomes_[index].result = std::get<RankResult>(std::move(message));
       }
@@ -238,6 +260,7 @@ class RankSet {
   std::optional<AgreementWatch> agreement_;
   // By index: why it was told to end.
   std::map<size_t, std::string> ended_early_;
+  std::set<uint32_t> ended_by_signal_;
   const OomKills oom_;
   std::vector<RankOutcome> outcomes_;
   std::vector<std::string> digests_;

@@ -9,20 +9,26 @@
 #include <cstring>
 #include <ctime>
 #include <map>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "client/cli/digest_line.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/name_escaping.h"
+#include "client/cli/read_watch.h"
+#include "client/cli/stall_watch.h"
 #include "client/cli/termination_signals.h"
 #include <sys/prctl.h>
 
 #include "common/check.h"
 #include "common/error_list.h"
 #include "common/status_macros.h"
+#include "common/thread_start.h"
 
 namespace forestage {
 namespace {
@@ -33,6 +39,8 @@ constexpr absl::Duration kStagingStatusTimeout = absl::Seconds(5);
 // Meanwhile it is asked so often, should it go before the end; a slow one is not waited for.
 constexpr absl::Duration kReadBytesInterval = absl::Milliseconds(250);
 constexpr absl::Duration kReadBytesTimeout = absl::Milliseconds(50);
+// How often a rank looks where its own reads stand.
+constexpr absl::Duration kStallLookInterval = absl::Seconds(1);
 // So many differing slices are named.
 constexpr uint64_t kNamedMismatchesMax = 10;
 
@@ -71,6 +79,33 @@ SessionOptions MakeSessionOptions(const GlobalOptions& global, const RankOptions
   session.agreement = options.agreement;
   return session;
 }
+
+// Looks at a load from a thread of its own. Where none is to be had, nothing is told.
+class StallTeller {
+ public:
+  StallTeller(const RankLoad& load, std::function<void(const RankMessage&)> report)
+      : load_(load), report_(std::move(report)), thread_(StartThread([this] { Run(); })) {}
+  ~StallTeller() {
+    stop_.Notify();
+    if (thread_.ok()) thread_->join();
+  }
+  StallTeller(const StallTeller&) = delete;
+  StallTeller& operator=(const StallTeller&) = delete;
+
+ private:
+  void Run() {
+    ReadWatch watch;
+    while (!stop_.WaitForNotificationWithTimeout(kStallLookInterval)) {
+      const std::optional<ReadPlace> stuck = watch.Look(load_.ReadPlaces(), absl::Now());
+      if (stuck.has_value()) report_(RankStall{StallText(ReadPlaceText(*stuck))});
+    }
+  }
+
+  const RankLoad& load_;
+  const std::function<void(const RankMessage&)> report_;
+  absl::Notification stop_;
+  absl::StatusOr<std::thread> thread_;
+};
 
 }  // namespace
 
@@ -117,6 +152,8 @@ absl::Status RankLoad::Open() {
   };
   clock_ = std::make_unique<LoadClock>();
   ASSIGN_OR_RETURN(session_, Session::Open(options_.directory, session_options));
+  absl::MutexLock lock(&session_mutex_);
+  open_session_ = session_.get();
   return absl::OkStatus();
 }
 
@@ -147,6 +184,21 @@ absl::Status RankLoad::LoadAll() {
   std::vector<absl::Status> errors;
   for (const auto& [shard, error] : failed) errors.push_back(error);
   return JoinErrors(errors);
+}
+
+std::vector<ReadPlace> RankLoad::ReadPlaces() const {
+  absl::MutexLock lock(&session_mutex_);
+  if (open_session_ == nullptr) return {};
+  std::vector<ReadPlace> places = open_session_->ReadPlaces();
+  const size_t touched = touched_.load(std::memory_order_relaxed);
+  if (touched > 0) {
+    const std::shared_ptr<const Catalog> catalog = open_session_->catalog();
+    const TensorInfo tensor = catalog->tensor(plan_.slices[touched - 1].tensor_index);
+    places.push_back({.file = absl::StrCat(options_.directory, "/", tensor.shard),
+                      .offset = tensor.begin,
+                      .waits_for_daemon = false});
+  }
+  return places;
 }
 
 size_t RankLoad::ShardOf(const PlannedSlice& planned) const {
@@ -180,7 +232,10 @@ absl::StatusOr<RankLoad::LoadedBytes> RankLoad::ReadAndTouch(const PlannedSlice&
     RETURN_IF_ERROR(slice.CopyTo(absl::MakeSpan(buffer_)));
     loaded.bytes = buffer_;
   }
+  touched_.store(static_cast<size_t>(&planned - plan_.slices.data()) + 1,
+                 std::memory_order_relaxed);
   result_.sum += Sum(loaded.bytes);
+  touched_.store(0, std::memory_order_relaxed);
   result_.bytes += loaded.bytes.size();
   return loaded;
 }
@@ -237,7 +292,9 @@ ExitCode RunRank(const GlobalOptions& global, const RankOptions& options) {
   // A parent that is killed leaves no rank behind; one that went before this line is seen at the
   // first message, by a broken pipe.
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) std::perror("forestage rank: prctl");
-  const auto write_message = [](const RankMessage& message) {
+  absl::Mutex pipe_mutex;
+  const auto write_message = [&pipe_mutex](const RankMessage& message) {
+    absl::MutexLock lock(&pipe_mutex);
     const std::string line = EncodeRankMessage(message);
     for (size_t done = 0; done < line.size();) {
       const ssize_t written = write(kRankMessageDescriptor, line.data() + done, line.size() - done);
@@ -247,13 +304,14 @@ ExitCode RunRank(const GlobalOptions& global, const RankOptions& options) {
       done += static_cast<size_t>(written);
     }
   };
+  RankLoad load(global, options, write_message);
   if (options.together) {
     write_message(RankReady());
     char none;
     while (read(kRankGateDescriptor, &none, 1) < 0 && errno == EINTR) {
     }
   }
-  RankLoad load(global, options, write_message);
+  const StallTeller teller(load, write_message);
   const RankResult result = load.Run();
   write_message(result);
   return result.error.empty() ? ExitCode::kOk : ExitCode::kFailed;

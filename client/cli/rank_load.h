@@ -1,14 +1,17 @@
 // One rank's load: through the client library, as an engine would do it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/cli/exit_code.h"
@@ -35,6 +38,8 @@ class RankLoad {
   // Loads, touches (or copies) every byte of and, if asked, checks every slice of the plan. Blocks
   // on the daemon, the other ranks and the file system as the client library does.
   RankResult Run();
+  // Where its reads of files stand that it alone knows of. From any thread.
+  std::vector<ReadPlace> ReadPlaces() const ABSL_LOCKS_EXCLUDED(session_mutex_);
 
  private:
   // A slice's bytes in place, or in buffer_.
@@ -66,6 +71,11 @@ class RankLoad {
   // From just before the session is opened.
   std::unique_ptr<LoadClock> clock_;
   std::unique_ptr<Session> session_;
+  // The session and the plan once both are there, until they go; for ReadPlaces.
+  mutable absl::Mutex session_mutex_;
+  const Session* open_session_ ABSL_GUARDED_BY(session_mutex_) = nullptr;
+  // Of plan_.slices: the one whose pages are touched, plus 1; 0 for none.
+  std::atomic<size_t> touched_ = 0;
   // Of the session's catalog.
   RankPlan plan_;
   // For slices that cannot be used in place.

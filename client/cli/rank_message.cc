@@ -18,6 +18,8 @@ Json ToJson(const RankDigest& digest) { return {{"kind", "digest"}, {"line", dig
 
 Json ToJson(const RankNote& note) { return {{"kind", "note"}, {"text", note.text}}; }
 
+Json ToJson(const RankStall& stall) { return {{"kind", "stall"}, {"text", stall.text}}; }
+
 Json ToJson(const std::optional<double>& value) {
   return value.has_value() ? Json(*value) : Json();
 }
@@ -133,6 +135,10 @@ absl::StatusOr<RankMessage> DecodeRankMessage(absl::string_view line) {
     RankNote note;
     reader.Read("text", note.text);
     message = std::move(note);
+  } else if (kind == "stall") {
+    RankStall stall;
+    reader.Read("text", stall.text);
+    message = std::move(stall);
   } else if (kind == "result") {
     message = ReadResult(reader);
   } else {

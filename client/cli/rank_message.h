@@ -35,6 +35,11 @@ struct RankNote {
   std::string text;
 };
 
+// It has waited long for a file: what for, for people.
+struct RankStall {
+  std::string text;
+};
+
 // The last message of a rank that was not killed.
 struct RankResult {
   std::string requested;
@@ -68,7 +73,8 @@ struct RankResult {
   uint64_t sum = 0;
 };
 
-using RankMessage = std::variant<RankReady, RankProgress, RankDigest, RankNote, RankResult>;
+using RankMessage =
+    std::variant<RankReady, RankProgress, RankDigest, RankNote, RankStall, RankResult>;
 
 // One line with its newline.
 std::string EncodeRankMessage(const RankMessage& message);

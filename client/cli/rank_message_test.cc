@@ -28,6 +28,7 @@ TEST(RankMessageTest, EveryKindSurvivesThePipe) {
   RoundTrip(RankReady());
   EXPECT_EQ(RoundTrip(RankDigest{"0 a%20b ff"}).line, "0 a%20b ff");
   EXPECT_EQ(RoundTrip(RankNote{"two\nlines \"quoted\""}).text, "two\nlines \"quoted\"");
+  EXPECT_EQ(RoundTrip(RankStall{"read of a"}).text, "read of a");
 }
 
 TEST(RankMessageTest, AResultKeepsEveryFigure) {

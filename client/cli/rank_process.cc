@@ -33,25 +33,18 @@ constexpr char kThisProgram[] = "/proc/self/exe";
 // first call.
 char kBindAtStart[] = "LD_BIND_NOW=1";
 
-struct SpawnAttributes {
+struct SpawnActions {
   posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
 
-  SpawnAttributes() {
-    CHECK(posix_spawn_file_actions_init(&actions) == 0);
-    CHECK(posix_spawnattr_init(&attributes) == 0);
-  }
-  ~SpawnAttributes() {
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
-  }
-  SpawnAttributes(const SpawnAttributes&) = delete;
-  SpawnAttributes& operator=(const SpawnAttributes&) = delete;
+  SpawnActions() { CHECK(posix_spawn_file_actions_init(&actions) == 0); }
+  ~SpawnActions() { posix_spawn_file_actions_destroy(&actions); }
+  SpawnActions(const SpawnActions&) = delete;
+  SpawnActions& operator=(const SpawnActions&) = delete;
 };
 
 absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& arguments, int message_descriptor,
                             std::optional<int> gate) {
-  SpawnAttributes spawn;
+  SpawnActions spawn;
   std::vector<char*> environment;
   // Ranks that wait for one moment have loaded their libraries by then, as programs have that load
   // them while they run.
@@ -66,19 +59,16 @@ absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& arguments, int messa
     CHECK(*gate > kRankGateDescriptor);
     CHECK(posix_spawn_file_actions_adddup2(&spawn.actions, *gate, kRankGateDescriptor) == 0);
   }
-  // The parent blocks the signals that end it and waits for them; ranks are to die of them.
-  sigset_t none;
-  sigemptyset(&none);
-  CHECK(posix_spawnattr_setsigmask(&spawn.attributes, &none) == 0);
-  CHECK(posix_spawnattr_setflags(&spawn.attributes, POSIX_SPAWN_SETSIGMASK) == 0);
+  // It inherits that the signals which end it are blocked, and looks at them when it can: one that
+  // comes to the whole process group does not end it before the parent has seen it.
   std::string program = "forestage";
   std::vector<std::string> copies = arguments;
   std::vector<char*> pointers = {program.data()};
   for (std::string& argument : copies) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
   pid_t pid = -1;
-  const int error = posix_spawn(&pid, kThisProgram, &spawn.actions, &spawn.attributes,
-                                pointers.data(), environment.data());
+  const int error =
+      posix_spawn(&pid, kThisProgram, &spawn.actions, nullptr, pointers.data(), environment.data());
   if (error != 0) return ErrnoStatus(error, "cannot start a rank: posix_spawn");
   return pid;
 }

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <random>
+#include <set>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -12,7 +13,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/cli/byte_format.h"
+#include "client/cli/name_escaping.h"
+#include "client/cli/output.h"
 #include "client/cli/progress_bar.h"
+#include "client/cli/stall_watch.h"
 
 #include "common/utf8_text.h"
 
@@ -65,10 +69,17 @@ ProgressFigures FiguresOf(const StagingStatus& staging) {
 absl::StatusOr<StagingStatus> WaitInterruptibly(const Session& session,
                                                 const TerminationSignals& signals,
                                                 ProgressBar& bar) {
+  std::set<std::string> told;
+  const auto see = [&](const StagingStatus& now) {
+    bar.Update(FiguresOf(now));
+    for (const StuckRead& read : now.stuck_reads) {
+      const std::string place = absl::StrCat(EscapeName(read.file), " at offset ", read.offset);
+      if (told.insert(place).second) Note(StallText(absl::StrCat("the daemon's read of ", place)));
+    }
+  };
   while (true) {
     absl::StatusOr<StagingStatus> staging =
-        session.WaitUntilStaged(absl::Now() + kSignalInterval,
-                                [&](const StagingStatus& now) { bar.Update(FiguresOf(now)); });
+        session.WaitUntilStaged(absl::Now() + kSignalInterval, see);
     if (!absl::IsDeadlineExceeded(staging.status())) {
       if (staging.ok()) bar.Update(FiguresOf(*staging));
       return staging;

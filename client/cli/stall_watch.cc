@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/name_escaping.h"
 
 namespace forestage {
 namespace {
@@ -33,9 +32,10 @@ std::optional<BlockedCall> StallWatch::Look(absl::Time now) {
   return seen_;
 }
 
-std::string StallText(const BlockedCall& blocked) {
-  return absl::StrCat(blocked.call, " of ", EscapeName(blocked.file), " has not come back for ",
-                      absl::FormatDuration(kStallPatience),
+std::string StallText(const BlockedCall& blocked) { return StallText(BlockedText(blocked)); }
+
+std::string StallText(absl::string_view awaited) {
+  return absl::StrCat(awaited, " has not come back for ", absl::FormatDuration(kStallPatience),
                       "; look at the mount, its server and the kernel's "
                       "log, or end this command (Ctrl-C)");
 }

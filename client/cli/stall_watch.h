@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "client/cli/blocked_call.h"
 #include <sys/types.h>
@@ -23,6 +24,8 @@ class StallWatch {
   // To be called often. One call on a file that it has waited for since Restart for
   // kStallPatience; told once, until the next Restart.
   std::optional<BlockedCall> Look(absl::Time now);
+  // The process has told of it itself: nothing is until the next Restart.
+  void Told() { told_ = true; }
 
  private:
   const pid_t process_;
@@ -34,5 +37,7 @@ class StallWatch {
 
 // "open of /models/a.safetensors has not come back for 10 s; ...".
 std::string StallText(const BlockedCall& blocked);
+// The same of what is not one call of this process.
+std::string StallText(absl::string_view awaited);
 
 }  // namespace forestage

@@ -63,6 +63,11 @@ std::string CheckpointText(const DaemonCheckpointRow& checkpoint) {
                                   "\n  ", FormatCount(checkpoint.tensor_count, "tensor"), " in ",
                                   FormatCount(checkpoint.shard_count, "shard"), ", ",
                                   FormatBytes(checkpoint.total_bytes), "\n");
+  for (const DaemonStuckReadRow& read : checkpoint.stuck_reads) {
+    absl::StrAppend(&text, "  STUCK: read of ", EscapeName(read.file), " at offset ", read.offset,
+                    ", ", FormatBytes(read.bytes), ", has not come back for ",
+                    FormatSeconds(read.seconds), "\n");
+  }
   for (const std::string& error : checkpoint.read_errors)
     absl::StrAppend(&text, "  failed: ", LineText(error), "\n");
   if (!checkpoint.sessions.empty()) absl::StrAppend(&text, SessionsText(checkpoint));

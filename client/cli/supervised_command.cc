@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/cli/blocked_call.h"
-#include "client/cli/name_escaping.h"
 #include "client/cli/oom_kills.h"
 #include "client/cli/output.h"
 #include "client/cli/stall_watch.h"
@@ -63,6 +62,10 @@ class Supervisor {
       if (const std::optional<ExitCode> end = Reap()) return *end;
       ReadCode(now);
       if (now >= deadline_) return Abandon();
+      // Where it has to end without a word, this process says the word.
+      if (signal_ != 0 && patience_ > absl::ZeroDuration()) {
+        if (auto blocked = FindBlockedCall(child_)) blocked_ = std::move(blocked);
+      }
       if (deadline_ != absl::InfiniteFuture()) continue;
       if (const auto blocked = watch_.Look(now)) Note(StallText(*blocked));
     }
@@ -83,6 +86,12 @@ class Supervisor {
     if (waitpid(child_, &status, WNOHANG) != child_) return std::nullopt;
     if (WIFEXITED(status)) return static_cast<ExitCode>(WEXITSTATUS(status));
     const int number = WTERMSIG(status);
+    if (number == signal_ && patience_ > absl::ZeroDuration()) {
+      Fail(global_, ExitCode::kFailed,
+           absl::StrCat("interrupted (", strsignal(signal_), ") while ",
+                        blocked_.has_value() ? absl::StrCat("waiting for ", BlockedText(*blocked_))
+                                             : "the storage or the daemon did not answer"));
+    }
     if (number == SIGKILL) {
       Fail(global_, ExitCode::kFailed,
            absl::StrCat("the process of this command was killed by signal 9", oom_.Suspicion()));
@@ -107,8 +116,7 @@ class Supervisor {
     Fail(global_, ExitCode::kFailed,
          absl::StrCat("interrupted (", strsignal(signal_), "); ",
                       blocked.has_value()
-                          ? absl::StrCat(blocked->call, " of ", EscapeName(blocked->file),
-                                         " does not come back")
+                          ? absl::StrCat(BlockedText(*blocked), " does not come back")
                           : "the storage does not answer",
                       ", so process ", child_, " stays until its file system answers"));
     DieOf(signal_);
@@ -123,6 +131,8 @@ class Supervisor {
   StallWatch watch_;
   // The first signal that came.
   int signal_ = 0;
+  // What the child waited for afterwards.
+  std::optional<BlockedCall> blocked_;
   std::optional<ExitCode> done_;
   absl::Time deadline_ = absl::InfiniteFuture();
 };

@@ -81,6 +81,11 @@ void BlockWatchedSignals() {
   CHECK(pthread_sigmask(SIG_BLOCK, &watched, nullptr) == 0);
 }
 
+void UnblockWatchedSignals() {
+  const sigset_t watched = WatchedSignals();
+  CHECK(pthread_sigmask(SIG_UNBLOCK, &watched, nullptr) == 0);
+}
+
 void ReleaseDescriptors() {
   for (const int descriptor : OpenDescriptors()) {
     // An error is that of everything but sockets, which this leaves alone.

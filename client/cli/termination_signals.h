@@ -19,6 +19,8 @@ sigset_t WatchedSignals();
 // Makes the calling thread, and so those that it starts afterwards, leave them pending. To be
 // called before anything starts threads.
 void BlockWatchedSignals();
+// Undoes that, for a command that does not look at them: one that is pending ends the process.
+void UnblockWatchedSignals();
 
 // Closes what others may wait for, while this process cannot end: shuts down its sockets and closes
 // its pipes and standard descriptors. Asks no file system. For processes that are about to end.

@@ -133,6 +133,13 @@ v1::SessionRequest MakeOpenMessage(const DaemonOpenRequest& request) {
 }
 
 StagingStatus FromProto(const v1::Progress& progress) {
+  std::vector<StuckRead> stuck_reads;
+  for (const v1::StuckRead& read : progress.stuck_reads()) {
+    stuck_reads.push_back({.file = read.file(),
+                           .offset = read.offset(),
+                           .bytes = read.bytes(),
+                           .seconds = read.seconds()});
+  }
   return {.wanted_bytes = progress.wanted_bytes(),
           .resident_bytes = progress.resident_bytes(),
           .failed_bytes = progress.failed_bytes(),
@@ -141,7 +148,8 @@ StagingStatus FromProto(const v1::Progress& progress) {
           .complete = progress.complete(),
           .bytes_per_second = progress.bytes_per_second(),
           .seconds_left =
-              progress.has_seconds_left() ? std::optional(progress.seconds_left()) : std::nullopt};
+              progress.has_seconds_left() ? std::optional(progress.seconds_left()) : std::nullopt,
+          .stuck_reads = std::move(stuck_reads)};
 }
 
 uint64_t OwnMajorFaults() {

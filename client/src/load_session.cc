@@ -523,6 +523,16 @@ absl::StatusOr<StagingStatus> LoadSession::WaitUntilStaged(
   }
 }
 
+std::vector<ReadPlace> LoadSession::ListReadPlaces() const {
+  std::vector<ReadPlace> places;
+  for (const ReadPlaces::Place& place : read_places_.List()) {
+    places.push_back({.file = files_->shards()[place.shard_index].path,
+                      .offset = place.offset,
+                      .waits_for_daemon = place.waits_for_daemon});
+  }
+  return places;
+}
+
 void LoadSession::Close() {
   if (InForkedChild()) return;
   if (closed_.exchange(true, std::memory_order_acq_rel)) return;

@@ -23,6 +23,7 @@
 #include "client/src/daemon_session.h"
 #include "client/src/held_catalog.h"
 #include "client/src/read_ahead.h"
+#include "client/src/read_places.h"
 #include "client/src/staged_extents.h"
 
 #include "checkpoint/slice.h"
@@ -64,6 +65,9 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
 
   // FAILED_PRECONDITION in a forked child and after Close().
   absl::Status CheckUsable() const;
+  // Where reads stand; thread-safe. Marked by slices.
+  ReadPlaces& read_places() const { return read_places_; }
+  std::vector<ReadPlace> ListReadPlaces() const;
   bool InForkedChild() const { return getpid() != pid_; }
   // Gives up one reference. In a forked child it is leaked on purpose.
   static void Drop(std::shared_ptr<const LoadSession> session);
@@ -136,6 +140,7 @@ class LoadSession : public std::enable_shared_from_this<LoadSession> {
   mutable std::atomic<bool> demand_seen_ = true;
 
   std::atomic<bool> closed_ = false;
+  mutable ReadPlaces read_places_;
 };
 
 }  // namespace forestage

@@ -84,6 +84,10 @@ absl::Status Session::CheckFilesUnchanged() const {
   return implementation_->load->CheckFilesUnchanged();
 }
 
+std::vector<ReadPlace> Session::ReadPlaces() const {
+  return implementation_->load->ListReadPlaces();
+}
+
 void Session::Close() { implementation_->load->Close(); }
 
 }  // namespace forestage

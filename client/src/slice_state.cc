@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "client/src/destination_memory.h"
 #include "client/src/shard_reader.h"
+#include "client/src/timed_call.h"
 #include <sys/mman.h>
 
 #include "common/errno_status.h"
@@ -21,6 +22,9 @@ namespace {
 
 // How much is waited for and read at once.
 constexpr uint64_t kPieceBytes = 8 * kMiB;
+// What is asked for at or after its deadline may take this long all the same: who asks again and
+// again gets on.
+constexpr absl::Duration kFirstPartPatience = absl::Milliseconds(500);
 // Most runs of a strided slice that are looked at in one step.
 constexpr uint64_t kRunsAtOnce = 4096;
 
@@ -61,7 +65,9 @@ Slice::State::~State() { LoadSession::Drop(std::move(session_)); }
 
 const OpenShard& Slice::State::shard() const { return files_->shards()[shard_index_]; }
 
-absl::Status Slice::State::Prepare(uint64_t begin, uint64_t end, absl::Time deadline) const {
+absl::Status Slice::State::Prepare(uint64_t begin, uint64_t end, absl::Time deadline,
+                                   ReadPlaces::Mark& mark) const {
+  mark.Set(begin, /*waits_for_daemon=*/true);
   absl::StatusOr<Reader> reader =
       session_->WaitForBytes(shard_index_, begin, end, plan_.file_end(), deadline);
   if (!reader.ok()) {
@@ -69,14 +75,38 @@ absl::Status Slice::State::Prepare(uint64_t begin, uint64_t end, absl::Time dead
                         absl::StrCat(LineText(shard().path), " at offset ", begin, ": ",
                                      reader.status().message()));
   }
+  mark.Set(begin, /*waits_for_daemon=*/false);
   if (*reader == Reader::kDaemon) return absl::OkStatus();
   if (begin != plan_.file_begin() && absl::Now() >= deadline) {
     return absl::DeadlineExceededError(absl::StrCat(LineText(shard().path), " at offset ", begin,
                                                     ": the deadline passed while reading"));
   }
-  session_->ReadAheadOf(
-      {.shard_index = shard_index_, .begin = plan_.file_begin(), .end = plan_.file_end()}, begin);
+  const ReadAhead::Part slice = {
+      .shard_index = shard_index_, .begin = plan_.file_begin(), .end = plan_.file_end()};
+  if (deadline != absl::InfiniteFuture() && shard().mapped)
+    return BringInUntil(slice, begin, end, deadline);
+  session_->ReadAheadOf(slice, begin);
   return absl::OkStatus();
+}
+
+absl::Status Slice::State::BringInUntil(const ReadAhead::Part& slice, uint64_t begin, uint64_t end,
+                                        absl::Time deadline) const {
+  const absl::Status status =
+      CallUntil(std::max(deadline, absl::Now() + kFirstPartPatience),
+                [session = session_, files = files_, slice, begin, end]() mutable {
+                  session->ReadAheadOf(slice, begin);
+                  session->BringIn(slice.shard_index, begin, end);
+                  // It is of no more use to this thread, which may be the last to leave.
+                  session.reset();
+                  const absl::Status populated =
+                      PopulateRange(files->shards()[slice.shard_index], begin, end);
+                  // Then it is read; errors are the read's own.
+                  return absl::IsFailedPrecondition(populated) ? absl::OkStatus() : populated;
+                });
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  return absl::DeadlineExceededError(absl::StrCat(shard().path, " at offset ", begin,
+                                                  ": the storage has not answered by the deadline; "
+                                                  "the read goes on behind"));
 }
 
 absl::StatusOr<SliceView> Slice::State::View(absl::Time deadline) const {
@@ -88,9 +118,10 @@ absl::StatusOr<SliceView> Slice::State::View(absl::Time deadline) const {
   if (plan_.bytes() == 0) return SliceView(nullptr, {});
   if (!shard().mapped) return CopiedView(deadline);
   session_->MarkViewed(tensor_index_);
+  ReadPlaces::Mark mark(session_->read_places(), shard_index_);
   for (uint64_t begin = plan_.file_begin(); begin < plan_.file_end();) {
     const uint64_t end = std::min(plan_.file_end(), AlignDown(begin, kPieceBytes) + kPieceBytes);
-    RETURN_IF_ERROR(Prepare(begin, end, deadline));
+    RETURN_IF_ERROR(Prepare(begin, end, deadline, mark));
     const absl::Status populated = PopulateRange(shard(), begin, end);
     if (absl::IsFailedPrecondition(populated)) return CopiedView(deadline);
     RETURN_IF_ERROR(populated);
@@ -125,9 +156,10 @@ absl::Status Slice::State::CopyTo(absl::Span<std::byte> destination, absl::Time 
 absl::Status Slice::State::CopyContiguous(absl::Span<std::byte> destination,
                                           absl::Time deadline) const {
   AdviseHugePages(destination);
+  ReadPlaces::Mark mark(session_->read_places(), shard_index_);
   for (uint64_t begin = plan_.file_begin(); begin < plan_.file_end();) {
     const uint64_t end = std::min(plan_.file_end(), AlignDown(begin, kPieceBytes) + kPieceBytes);
-    RETURN_IF_ERROR(Prepare(begin, end, deadline));
+    RETURN_IF_ERROR(Prepare(begin, end, deadline, mark));
     session_->BringIn(shard_index_, begin, end);
     RETURN_IF_ERROR(
         ReadExactly(shard(), begin, destination.subspan(begin - plan_.file_begin(), end - begin)));
@@ -139,6 +171,7 @@ absl::Status Slice::State::CopyContiguous(absl::Span<std::byte> destination,
 absl::Status Slice::State::CopyStrided(absl::Span<std::byte> destination,
                                        absl::Time deadline) const {
   AdviseHugePages(destination);
+  ReadPlaces::Mark mark(session_->read_places(), shard_index_);
   const uint64_t run_bytes = plan_.run_bytes();
   std::vector<uint64_t> offsets;
   for (uint64_t run = 0; run < plan_.run_count();) {
@@ -151,7 +184,7 @@ absl::Status Slice::State::CopyStrided(absl::Span<std::byte> destination,
         std::partition_point(offsets.begin() + 1, offsets.end(),
                              [&](uint64_t offset) { return offset + run_bytes <= piece_end; });
     offsets.erase(beyond, offsets.end());
-    RETURN_IF_ERROR(Prepare(offsets.front(), offsets.back() + run_bytes, deadline));
+    RETURN_IF_ERROR(Prepare(offsets.front(), offsets.back() + run_bytes, deadline, mark));
     session_->BringIn(shard_index_, offsets.front(), offsets.back() + run_bytes);
     RETURN_IF_ERROR(ReadRuns(shard(), offsets, run_bytes,
                              destination.subspan(run * run_bytes, offsets.size() * run_bytes)));

@@ -11,6 +11,8 @@
 #include "absl/types/span.h"
 #include "client/src/checkpoint_files.h"
 #include "client/src/load_session.h"
+#include "client/src/read_ahead.h"
+#include "client/src/read_places.h"
 
 #include "checkpoint/slice.h"
 #include "forestage/slice.h"
@@ -34,7 +36,12 @@ class Slice::State {
   const OpenShard& shard() const;
   // Waits for [begin, end), part of a read of this slice, and asks the kernel to read ahead when
   // nobody else reads it. The first part is read whatever the time.
-  absl::Status Prepare(uint64_t begin, uint64_t end, absl::Time deadline) const;
+  absl::Status Prepare(uint64_t begin, uint64_t end, absl::Time deadline,
+                       ReadPlaces::Mark& mark) const;
+  // Does it in another thread, which may stay behind: the kernel may never come back. Of a part
+  // that is asked for late it waits a moment longer.
+  absl::Status BringInUntil(const ReadAhead::Part& slice, uint64_t begin, uint64_t end,
+                            absl::Time deadline) const;
   // For files that cannot be mapped or populated: a copy in anonymous memory.
   absl::StatusOr<SliceView> CopiedView(absl::Time deadline) const;
   absl::Status CopyContiguous(absl::Span<std::byte> destination, absl::Time deadline) const;

@@ -75,6 +75,13 @@ v1::Progress ToProto(const StagingProgress& progress) {
   if (progress.time_left.has_value()) {
     message.set_seconds_left(absl::ToDoubleSeconds(*progress.time_left));
   }
+  for (const UnansweredRead& read : progress.stuck_reads) {
+    v1::StuckRead& stuck = *message.add_stuck_reads();
+    stuck.set_file(Utf8Text(read.file));
+    stuck.set_offset(read.offset);
+    stuck.set_bytes(read.bytes);
+    stuck.set_seconds(absl::ToDoubleSeconds(read.age));
+  }
   return message;
 }
 

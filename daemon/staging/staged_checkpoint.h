@@ -42,6 +42,14 @@ class StagingObserver {
 // Names one session's demand within the daemon.
 using SessionId = uint64_t;
 
+// A read that has not come back for kStuckReadTime.
+struct UnansweredRead {
+  std::string file;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  absl::Duration age;
+};
+
 struct StagingProgress {
   uint64_t wanted_bytes = 0;    // of all demanded pages
   uint64_t resident_bytes = 0;  // of these, verified
@@ -53,6 +61,8 @@ struct StagingProgress {
   double bytes_per_second = 0;
   // At this rate. nullopt: unknown, since nothing is wanted or nothing comes.
   std::optional<absl::Duration> time_left = std::nullopt;
+  // In their order in the files; at most kStuckReadsShown.
+  std::vector<UnansweredRead> stuck_reads = {};
 };
 
 // One part of a demand.

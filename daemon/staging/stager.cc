@@ -228,11 +228,30 @@ uint64_t Stager::CachedBytes() const {
   return bytes;
 }
 
+std::vector<UnansweredRead> Stager::StuckReads(absl::Time now) const {
+  std::vector<uint64_t> indexes;
+  for (const auto& [index, read] : in_flight_) {
+    if (read.stuck) indexes.push_back(index);
+  }
+  absl::c_sort(indexes);
+  indexes.resize(std::min(indexes.size(), kStuckReadsShown));
+  std::vector<UnansweredRead> reads;
+  for (const uint64_t index : indexes) {
+    const Extent extent = extents_.extent(index);
+    reads.push_back({.file = files_[extent.shard_index]->name(),
+                     .offset = extent.offset,
+                     .bytes = extent.bytes,
+                     .age = now - in_flight_.at(index).begun});
+  }
+  return reads;
+}
+
 StagingProgress Stager::progress() const {
   const absl::Time now = absl::Now();
   absl::MutexLock lock(&mutex_);
   StagingProgress progress = Sums();
   progress.read_bytes = read_bytes_;
+  progress.stuck_reads = StuckReads(now);
   progress.complete = IsComplete();
   progress.bytes_per_second = rate_.BytesPerSecond(now);
   if (first_demand_ != absl::InfiniteFuture()) {

@@ -1,6 +1,7 @@
 """What ends `forestage`: it goes when it is told to, also while its storage never answers."""
 
 import os
+import random
 import signal
 import subprocess
 import time
@@ -8,7 +9,7 @@ import time
 import pytest
 
 from forestage_testing import checkpoints
-from forestage_testing.cli import Cli
+from forestage_testing.cli import Cli, clean_environment
 from forestage_testing.processes import GUARD_SECONDS, children_of, wait_until
 
 # The command ends "within a second or two"; the rest is a machine that is busy.
@@ -77,8 +78,8 @@ def test_a_signal_ends_every_command_whose_storage_never_answers(daemon, cli, hu
         assert finished.code == 1, finished
     else:
         assert finished.code == -signal.SIGTERM, finished
-    # A process that reads is let go by the kernel: then nothing is left that needs words.
-    if command == "load" or what != "read":
+    # A process that reads is let go by the kernel: then a command that only looks needs no words.
+    if command in ["load", "stage"] or what != "read":
         assert "interrupted" in finished.stderr, finished
         assert f" of {hung.mount}" in finished.stderr or command == "load", finished
         assert "--json" not in flags or "interrupted" in finished.json["error"]
@@ -228,6 +229,111 @@ def test_who_waits_long_is_told_for_what(build_dir, short_dir, hung):
     hung.set("hold_opens", "off")
     assert ls.finish().code == 0
     assert load.finish().code == 0
+
+
+def wait_for_stall_line(running, *expected):
+    """The line that says what it waits for."""
+    lines = []
+    while line := running.process.stderr.readline():
+        lines.append(line)
+        if "has not come back" in line:
+            assert all(word in line for word in expected), line
+            return
+    raise AssertionError(f"it ended: {lines}")
+
+
+def test_who_waits_long_for_tensors_is_told_where(daemon, cli, hung):
+    hung.hold("*", 1 << 20)
+    waiting = {}
+    for flags in [[], ["--verify"], ["--own"]]:
+        of_daemon = cli.start("load", hung.mount, "--ranks", "2", *flags)
+        alone = cli.start("load", hung.mount, "--ranks", "2", *flags, "--no-daemon")
+        waiting[of_daemon] = f"the daemon's read of {hung.mount}/"
+        waiting[alone] = f"read of {hung.mount}/"
+    waiting[cli.start("stage", hung.mount, "--once")] = "the daemon's read of "
+    for running, read in waiting.items():
+        wait_for_stall_line(running, read, ".safetensors at offset ")
+    text = cli.run("status").stdout
+    assert "STUCK: read of " in text and " at offset " in text, text
+    stuck = daemon.status()["checkpoints"][0]["progress"]["stuck_reads"]
+    assert stuck and stuck[0]["file"].endswith(".safetensors")
+    assert hung.stats()["held"] > 0
+    hung.release()
+    for running in waiting:
+        assert running.finish().code == 0
+
+
+def start_rank_with_deadline(build_dir, daemon, directory, group, seconds):
+    return subprocess.Popen(
+        [build_dir / "test" / "rank_for_test", directory, daemon.socket, group]
+        + ["0", "1", "eager", "1000"],
+        env={**clean_environment(), "FORESTAGE_TEST_VIEW_SECONDS": str(seconds)},
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def test_a_view_with_a_deadline_ends_by_it_whoever_holds_the_page(
+    daemon, build_dir, data_dir, mount_slowfs
+):
+    ranks = []
+    for whose, pid in [("everybody", 0), ("daemon", daemon.pid)]:
+        checkpoints.make_model(data_dir / whose, shards=2, mib=4)
+        slowfs = mount_slowfs(data_dir / whose, flags=["--attribute-timeout", "0"])
+        slowfs.hold("*", 1 << 20, pid=pid)
+        # While the daemon is waited for, and when it was given up: then the rank's own read hangs.
+        for seconds in [5, 33]:
+            group = f"{whose}-{seconds}"
+            rank = start_rank_with_deadline(build_dir, daemon, slowfs.mount, group, seconds)
+            ranks.append((slowfs, rank))
+    for slowfs, rank in ranks:
+        lines = list(iter(rank.stdout.readline, ""))
+        assert slowfs.stats()["held"] > 0
+        assert lines[-1].startswith("late DEADLINE_EXCEEDED: "), lines
+        assert f"{slowfs.mount}/" in lines[-1] and " at offset " in lines[-1], lines
+    for slowfs, rank in ranks:
+        slowfs.release()
+        rank.wait(GUARD_SECONDS)
+
+
+def test_doctor_names_a_header_that_hangs(cli, hung):
+    hung.hold("*")
+    finished = cli.run("doctor", hung.mount, "--no-daemon", code=1)
+    assert f" of {hung.mount}/" in finished.stdout + finished.stderr, finished
+
+
+SIGNAL_ROUNDS = 12
+
+
+def test_a_signal_to_the_whole_group_is_an_interruption_whenever_it_comes(daemon, cli, data_dir):
+    checkpoints.make_model(data_dir, shards=2, mib=64)
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    choose = random.Random(seed)
+    for _ in range(SIGNAL_ROUNDS):
+        number = choose.choice(ENDING)
+        load = cli.start("load", data_dir, "--ranks", "3", "--verify")
+        # Not before its program runs; until then nobody could say anything.
+        wait_until(lambda load=load: blocks(load.pid, signal.SIGINT), "it to look at signals")
+        time.sleep(choose.uniform(0, 0.25))
+        os.killpg(load.pid, number)
+        finished = load.finish(guard_seconds=END_SECONDS, code=None)
+        assert "killed by signal" not in finished.stderr, (seed, finished)
+        # It may have been done before.
+        if finished.code != 0:
+            assert finished.code == 1 and "interrupted" in finished.stderr, (seed, finished)
+        daemon.wait_for_no_sessions()
+
+
+def blocks(pid, number):
+    """Whether its main thread leaves the signal pending."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+            words = dict(line.split(":", 1) for line in file if ":" in line)
+    except FileNotFoundError:
+        return True
+    return bool(int(words.get("SigBlk", "0"), 16) >> (number - 1) & 1) or "Z" in words["State"]
 
 
 def test_a_rank_that_memory_was_too_small_for_says_so(cli_without_daemon, data_dir, memory_cgroup):

@@ -87,6 +87,23 @@ struct SessionOptions {
   std::function<std::vector<ChosenSlice>(const Catalog& catalog)> choose_demand = {};
 };
 
+// A read of the daemon's that has not come back for ten seconds or more.
+struct StuckRead {
+  std::string file = {};  // its name in the checkpoint's directory
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  double seconds = 0;
+};
+
+// Where a read of a slice stands.
+struct ReadPlace {
+  std::string file = {};  // its path
+  // It waits for bytes from here on.
+  uint64_t offset = 0;
+  // Else the storage is waited for, by a read of this process.
+  bool waits_for_daemon = false;
+};
+
 struct StagingStatus {
   uint64_t wanted_bytes = 0;    // of all that the ranks of this node demand
   uint64_t resident_bytes = 0;  // of these, in memory
@@ -98,6 +115,8 @@ struct StagingStatus {
   double bytes_per_second = 0;
   // At this rate; 0 when complete. nullopt: unknown, since nothing is demanded or nothing comes.
   std::optional<double> seconds_left = std::nullopt;
+  // The first of them, by place.
+  std::vector<StuckRead> stuck_reads = {};
 };
 
 // Opens a checkpoint and gets its slices, from the daemon's reads when there is one, by reading the
@@ -151,6 +170,11 @@ class Session {
   // longer or cut; all such are named, a line each. Blocks on the file system, which may remember
   // for some time what it was told before (attribute caches).
   absl::Status CheckFilesUnchanged() const;
+
+  // Where the reads of this session's slices stand now, one for each that is on its way, 32 at
+  // most. For a thread that watches over those that read: who waits for storage that does not
+  // answer cannot say so itself. Never blocks.
+  std::vector<ReadPlace> ReadPlaces() const;
 
   // Leaves the group and releases all that the daemon holds for this rank. Slices cannot be read
   // afterwards; views stay valid. Idempotent.

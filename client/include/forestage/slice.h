@@ -40,7 +40,10 @@ class SliceView {
 //
 // Reading waits until the daemon has staged the bytes, or reads them itself where it does not.
 // Errors of a read name file and offset:
-//   DEADLINE_EXCEEDED    `deadline` has passed; asking again is fine
+//   DEADLINE_EXCEEDED    `deadline` has passed; asking again is fine. A read that storage does not
+//                        answer is left behind in a thread, so that this comes half a second after
+//                        the deadline at the latest, but where files cannot be mapped: there one
+//                        read that has begun is waited for.
 //   UNAVAILABLE          the file cannot be read (EIO, ESTALE); see the message
 //   OUT_OF_RANGE         the file is shorter than it was at the start
 //   FAILED_PRECONDITION  the file was written to since it was opened, so that bytes of two versions
