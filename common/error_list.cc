@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 
 namespace forestage {
@@ -27,5 +28,7 @@ absl::Status JoinErrors(absl::Span<const absl::Status> statuses) {
                       absl::StrCat(absl::StrJoin(messages, "\n"),
                                    unlisted > 0 ? absl::StrCat("\nand ", unlisted, " more") : ""));
 }
+
+std::string OneLine(absl::string_view text) { return absl::StrReplaceAll(text, {{"\n", "; "}}); }
 
 }  // namespace forestage

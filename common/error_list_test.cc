@@ -27,5 +27,10 @@ TEST(ErrorListTest, OneErrorKeepsItsErrno) {
   EXPECT_EQ(ErrnoOf(JoinErrors({absl::OkStatus(), ErrnoStatus(EIO, "a")})), EIO);
 }
 
+TEST(OneLineTest, HasNoLineBreaks) {
+  EXPECT_EQ(OneLine("a is cut\nb is damaged\n"), "a is cut; b is damaged; ");
+  EXPECT_EQ(OneLine(""), "");
+}
+
 }  // namespace
 }  // namespace forestage

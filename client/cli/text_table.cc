@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 
 #include "common/check.h"
+#include "common/error_list.h"
 
 namespace forestage {
 namespace {
@@ -24,7 +24,7 @@ TextTable::TextTable(std::vector<Column> columns) : columns_(std::move(columns))
 
 void TextTable::AddRow(std::vector<std::string> cells) {
   CHECK(cells.size() == columns_.size());
-  for (std::string& cell : cells) cell = absl::StrReplaceAll(cell, {{"\n", "; "}});
+  for (std::string& cell : cells) cell = OneLine(cell);
   rows_.push_back(std::move(cells));
 }
 

@@ -12,7 +12,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -26,6 +25,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include "common/error_list.h"
 #include "common/socket_path.h"
 #include "common/staging_board.h"
 #include "common/status_macros.h"
@@ -56,8 +56,6 @@ constexpr size_t kCommandBytesMax = 256;
 constexpr size_t kCpuListBytesMax = 1024;
 constexpr size_t kPathBytesMax = 4096;
 constexpr char kClientVersion[] = FORESTAGE_VERSION;
-
-std::string OneLine(absl::string_view text) { return absl::StrReplaceAll(text, {{"\n", "; "}}); }
 
 v1::Policy ToProto(Policy policy) {
   switch (policy) {

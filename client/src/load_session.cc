@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "client/src/shard_reader.h"
 #include "client/src/slice_state.h"
@@ -84,10 +83,6 @@ std::string PathLabel(const std::string& directory) {
   std::string label = absolute.lexically_normal().string();
   if (label.size() > 1 && label.back() == '/') label.pop_back();
   return label;
-}
-
-std::string OneLine(absl::string_view message) {
-  return absl::StrReplaceAll(message, {{"\n", "; "}});
 }
 
 // Without a directory for the default socket no daemon is about to start there, so that a machine

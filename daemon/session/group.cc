@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 
 #include "common/check.h"
+#include "common/error_list.h"
 #include "daemon/limits.h"
 
 namespace forestage {
@@ -17,8 +17,8 @@ std::string DescribeRank(uint32_t local_rank, int64_t pid) {
 }
 
 // Lists of damaged shards have a line for each, and may be long.
-std::string OneLine(absl::string_view text) {
-  std::string line = absl::StrReplaceAll(text, {{"\n", "; "}});
+std::string ShortLine(absl::string_view text) {
+  std::string line = OneLine(text);
   if (line.size() > kRankFailureBytesMax) {
     line.resize(kRankFailureBytesMax);
     absl::StrAppend(&line, "...");
@@ -101,7 +101,7 @@ void Group::OnRankFailed(const RankFailure& failure) {
       .policy = SessionPolicy::kNative,
       .reason_class = ReasonClass::kGroupIncomplete,
       .reason = absl::StrCat("strict agreement: ", DescribeRank(failure.local_rank, failure.pid),
-                             " cannot take part: ", OneLine(failure.why))};
+                             " cannot take part: ", ShortLine(failure.why))};
 }
 
 void Group::Leave(SessionId session) {
