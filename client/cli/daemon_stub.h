@@ -13,6 +13,8 @@
 #include "absl/time/time.h"
 #include "client/cli/global_options.h"
 
+#include "forestage/session.h"
+
 namespace forestage {
 
 // What people see of GetStatusResponse. The JSON has everything.
@@ -28,12 +30,6 @@ struct DaemonSessionRow {
   uint64_t consumed_bytes = 0;
   uint64_t major_faults = 0;
 };
-struct DaemonStuckReadRow {
-  std::string file;
-  uint64_t offset = 0;
-  uint64_t bytes = 0;
-  double seconds = 0;
-};
 struct DaemonCheckpointRow {
   std::string path;
   uint32_t shard_count = 0;
@@ -48,8 +44,7 @@ struct DaemonCheckpointRow {
   double bytes_per_second = 0;
   // nullopt: unknown.
   std::optional<double> seconds_left = std::nullopt;
-  // Reads without an answer for long.
-  std::vector<DaemonStuckReadRow> stuck_reads;
+  std::vector<StuckRead> stuck_reads;
   std::vector<std::string> read_errors;
   std::vector<DaemonSessionRow> sessions;
 };

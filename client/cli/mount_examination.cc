@@ -5,12 +5,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "client/cli/local_catalog.h"
+#include "client/src/timed_call.h"
 #include <sys/stat.h>
 
 #include "checkpoint/file_selection.h"
@@ -41,17 +41,13 @@ struct FileOnMount {
 // not within `patience`. What it holds it holds by value.
 template <typename T>
 std::optional<T> Within(absl::Duration patience, std::function<T()> work) {
-  struct Shared {
-    std::optional<T> result;
-    absl::Notification done;
-  };
-  const auto shared = std::make_shared<Shared>();
-  std::thread([shared, work = std::move(work)] {
-    shared->result.emplace(work());
-    shared->done.Notify();
-  }).detach();
-  if (!shared->done.WaitForNotificationWithTimeout(patience)) return std::nullopt;
-  return std::move(shared->result);
+  const auto result = std::make_shared<std::optional<T>>();
+  const absl::Status status = CallUntil(absl::Now() + patience, [result, work = std::move(work)] {
+    result->emplace(work());
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return std::nullopt;
+  return std::move(*result);
 }
 
 absl::Status SilentStatus(absl::string_view what, absl::Duration patience) {

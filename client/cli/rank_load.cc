@@ -305,13 +305,13 @@ ExitCode RunRank(const GlobalOptions& global, const RankOptions& options) {
     }
   };
   RankLoad load(global, options, write_message);
+  const StallTeller teller(load, write_message);
   if (options.together) {
     write_message(RankReady());
     char none;
     while (read(kRankGateDescriptor, &none, 1) < 0 && errno == EINTR) {
     }
   }
-  const StallTeller teller(load, write_message);
   const RankResult result = load.Run();
   write_message(result);
   return result.error.empty() ? ExitCode::kOk : ExitCode::kFailed;

@@ -63,7 +63,7 @@ std::string CheckpointText(const DaemonCheckpointRow& checkpoint) {
                                   "\n  ", FormatCount(checkpoint.tensor_count, "tensor"), " in ",
                                   FormatCount(checkpoint.shard_count, "shard"), ", ",
                                   FormatBytes(checkpoint.total_bytes), "\n");
-  for (const DaemonStuckReadRow& read : checkpoint.stuck_reads) {
+  for (const StuckRead& read : checkpoint.stuck_reads) {
     absl::StrAppend(&text, "  STUCK: read of ", EscapeName(read.file), " at offset ", read.offset,
                     ", ", FormatBytes(read.bytes), ", has not come back for ",
                     FormatSeconds(read.seconds), "\n");
